@@ -1,0 +1,58 @@
+# Everything a fresh machine needs is Python 3.11+ and make. Every target prepares what it uses; nothing is installed twice.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := avcg tests benchmarks
+# One file of pins for every install, build environments included, so that no package can move another.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test test-all format lint types bench clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "avcg needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) -V 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and alone: with it in place, no later step can prefer another build of it.
+$(VENV)/core.stamp: $(BIN)/python pyproject.toml constraints.txt
+	$(BIN)/pip install --quiet torch -c constraints.txt
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/core.stamp
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	$(BIN)/pip check
+	@touch $@
+
+setup: $(VENV)/dev.stamp ## prepare .venv with the package and the development tools
+
+demo: $(VENV)/core.stamp ## see avcg at work on embedded data
+	$(BIN)/avcg demo
+
+test: setup lint types ## format check, lint, types and the fast tests
+	$(BIN)/pytest -q -n 2 -m 'not slow'
+
+test-all: setup lint types ## the same with the slow tests
+	$(BIN)/pytest -q -n 2
+
+lint: setup
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+
+types: setup
+	$(BIN)/mypy
+
+format: setup ## rewrite the sources in the one format
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+bench: setup ## the speed figures quoted in the documentation
+	$(BIN)/python benchmarks/speed.py space
+
+clean: ## remove what make made
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find avcg tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,143 @@
+"""The command line. Commands import what they need when they run, so that ``--help`` answers at once."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import avcg
+from avcg.errors import AvcgError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from avcg.datasets import Dataset
+    from avcg.schema import Schema
+
+app = typer.Typer(
+    name="avcg",
+    help="Recourse that stays valid after the model is retrained.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+data_app = typer.Typer(help="The datasets avcg knows.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+Directory = Annotated[str | None, typer.Option("--dir", help="Where the original files lie (default: $AVCG_DATA).")]
+
+
+def main() -> None:
+    """Run the command line; what a user did wrong is one sentence on standard error and exit code 2."""
+    try:
+        app()
+    except AvcgError as error:
+        sys.stderr.write(f"avcg: {error}\n")
+        raise SystemExit(2) from None
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"avcg {avcg.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Recourse that stays valid after the model is retrained."""
+
+
+@app.command()
+def demo(seed: Annotated[int, typer.Option(help="Of the split.")] = 0) -> None:
+    """Show what avcg makes of the embedded breast-cancer data: the schema it infers and the split it uses."""
+    from avcg import datasets
+
+    console = _console()
+    data = datasets.load("breast_cancer")
+    console.print(
+        f"\n[bold]{datasets.about(data.name)['title']}[/bold]: {len(data)} rows, {len(data.X.columns)} columns\n"
+    )
+    assert data.schema is not None
+    console.print(_schema_table(data.schema, title="What each column is, and what may change"))
+    console.print(_split_table(data, seed))
+
+
+@data_app.command("list")
+def list_datasets(directory: Directory = None) -> None:
+    """Which datasets there are, and whether their files are at hand."""
+    from avcg import datasets
+
+    table = _table("name", "title", "rows", "licence", "files")
+    for name in datasets.names():
+        facts = datasets.about(name)
+        here = "at hand" if datasets.available(name, directory) else "to download"
+        table.add_row(name, str(facts["title"]), f"{facts['rows']:,}", str(facts["licence"]), here)
+    _console().print(table)
+
+
+@data_app.command("show")
+def show_dataset(
+    name: str,
+    directory: Directory = None,
+    download: Annotated[bool, typer.Option(help="Fetch files that are not at hand.")] = True,
+    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+) -> None:
+    """What is in a dataset: columns, constraints, classes and split."""
+    from avcg import datasets
+
+    console = _console()
+    data = datasets.load(name, directory, download=download)
+    shape = " x ".join(str(size) for size in data.X.shape[1:])
+    what = f"{len(data.X.columns)} columns" if data.schema else f"images of {shape}"
+    console.print(f"\n[bold]{datasets.about(name)['title']}[/bold]: {len(data):,} rows, {what}")
+    console.print(f"{data.note}\n")
+    if data.schema is not None:
+        console.print(_schema_table(data.schema))
+    console.print(_split_table(data, seed))
+    console.print(f"Licence: {data.licence}. Cite: {data.citation}", markup=False)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    # A pipe has no width: let tables be as wide as they need rather than fold them at eighty columns.
+    return console if console.is_terminal else Console(highlight=False, width=200)
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("rows", "share") else "left")
+    return table
+
+
+def _schema_table(schema: Schema, title: str | None = None) -> Table:
+    from rich.text import Text
+
+    rows = schema.describe()
+    table = _table(*rows[0], title=title)
+    for row in rows:
+        table.add_row(*(Text(cell, style="dim" if row["may change"] == "no" else "") for cell in row.values()))
+    if schema.max_changes is not None:
+        table.caption = f"At most {schema.max_changes} may change at once."
+    return table
+
+
+def _split_table(data: Dataset, seed: int) -> Table:
+    parts = dict(zip(("train", "validation", "test"), data.split(seed), strict=True))
+    table = _table("part", "rows", *(str(label) for label in data.classes), title=f"Split with seed {seed}")
+    for name, part in (*parts.items(), ("all", data)):
+        counts = [f"{int((part.y == label).sum()):,}" for label in data.classes]
+        table.add_row(name, f"{len(part):,}", *counts)
+    return table

@@ -1,0 +1,60 @@
+"""What can go wrong, as few exceptions as callers can act on differently.
+
+Each is also the builtin that says the same thing, so ``except ValueError`` works for people who do not know avcg.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class AvcgError(Exception):
+    """Root of everything avcg raises on purpose."""
+
+
+class SchemaError(AvcgError, ValueError):
+    """A schema, a constraint or a request that cannot be meant: an unknown column, crossed bounds, an empty choice."""
+
+
+class DataError(AvcgError, ValueError):
+    """Rows that do not fit the schema. The message names the column, how many rows, a few values and the fix."""
+
+
+class DataFileError(AvcgError, OSError):
+    """A dataset file that is missing, truncated or not the published one."""
+
+
+class MissingExtraError(AvcgError, ImportError):
+    """An optional dependency that a feature needs and that is not installed."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        super().__init__(f"{purpose} needs the package '{package}'. Install it with: pip install 'avcg[{extra}]'")
+
+
+def did_you_mean(name: object, known: Iterable[object]) -> str:
+    """A sentence that lists what exists, led by the likeliest intention.
+
+    Args:
+        name: What the caller wrote.
+        known: What there is.
+
+    Returns:
+        Text to append to an error message.
+
+    >>> did_you_mean("hours", ["age", "hours-per-week"])
+    "Did you mean 'hours-per-week'? There is: 'age', 'hours-per-week'."
+    """
+    names = [str(item) for item in known]
+    close = get_close_matches(str(name), names, n=1, cutoff=0.4)
+    start = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{start}There is: {enumerate_some(names, 12)}."
+
+
+def enumerate_some(values: Iterable[object], limit: int = 4) -> str:
+    """The first few values as people write them, and how many more there are.
+
+    >>> enumerate_some(["a", "b", "c"], 2)
+    "'a', 'b' and 1 more"
+    """
+    items = list(values)
+    shown = ", ".join(repr(item) for item in items[:limit])
+    return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"

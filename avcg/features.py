@@ -1,0 +1,178 @@
+"""What a column can be: a number or one of several values, with where it may go and what that costs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from avcg.errors import SchemaError, did_you_mean, enumerate_some
+
+Scalar = str | int | float | bool
+Change = Literal["any", "up", "down", "none"]
+
+
+def finite(value: object, what: str) -> float:
+    """The value, if it is a finite number; else an error that says what should have been one."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SchemaError(f"{what} must be a finite number. Got {value!r} instead.")
+    return value
+
+
+def _choice(value: object, options: tuple[str, ...], what: str) -> None:
+    if value not in options:
+        raise SchemaError(f"{what} must be one of {enumerate_some(options, 9)}. Got {value!r} instead.")
+
+
+def _price(value: float | None, what: str) -> None:
+    if value is not None and finite(value, what) < 0:
+        raise SchemaError(f"{what} must be >= 0. Got {value!r} instead.")
+
+
+@dataclass(frozen=True)
+class Continuous:
+    """A number, on a grid where ``step`` is given (``step=1``: whole numbers).
+
+    Attributes:
+        name: The column.
+        step: Answers are multiples of it; None: any number.
+        low: Lowest value an answer may have; None: the lowest of the training rows.
+        high: Highest value an answer may have; None: the highest of the training rows.
+        change: Which way it may move: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
+        missing: ``"error"`` refuses gaps; ``"indicator"`` reads them, and an answer may fill a gap, never make one.
+        cost_per_unit: Price of moving by one unit; None: one per standard deviation (or range, if scaled by it).
+        cost_per_change: Price of moving at all.
+
+    >>> Continuous("hours", step=1, low=0, high=99).step
+    1
+    """
+
+    name: str
+    step: float | None = None
+    low: float | None = None
+    high: float | None = None
+    change: Change = "any"
+    missing: Literal["error", "indicator"] = "error"
+    cost_per_unit: float | None = None
+    cost_per_change: float = 0.0
+
+    def __post_init__(self) -> None:
+        _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
+        _choice(self.missing, ("error", "indicator"), f"The 'missing' of the numeric column {self.name!r}")
+        _price(self.cost_per_unit, f"The cost per unit of column {self.name!r}")
+        _price(self.cost_per_change, f"The cost per change of column {self.name!r}")
+        for side, bound in (("low", self.low), ("high", self.high)):
+            if bound is not None:
+                finite(bound, f"The {side} bound of column {self.name!r}")
+        if self.step is not None and finite(self.step, f"The step of column {self.name!r}") <= 0:
+            raise SchemaError(f"The step of column {self.name!r} must be > 0. Got {self.step!r} instead.")
+        if self.low is None or self.high is None:
+            return
+        if self.low > self.high:
+            raise SchemaError(
+                f"The range of column {self.name!r} is crossed: its low bound {self.low!r} is above its high bound"
+                f" {self.high!r}. Swap them, or use freeze({self.name!r}) if it may not change."
+            )
+        if self.step is not None and math.ceil(self.low / self.step) > math.floor(self.high / self.step):
+            raise SchemaError(
+                f"No multiple of the step {self.step!r} of column {self.name!r} lies between {self.low!r} and"
+                f" {self.high!r}. Widen the range or make the step smaller."
+            )
+
+    @property
+    def kind(self) -> str:
+        """What the column is, in words."""
+        if self.step is None:
+            return "number"
+        return "whole number" if self.step == 1 else f"number in steps of {self.step:.10g}"
+
+    def with_gaps(self) -> Continuous:
+        """The same column, its gaps read."""
+        return replace(self, missing="indicator")
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of several values; with ``ordered`` they run from low to high in the order given.
+
+    Attributes:
+        name: The column.
+        categories: All values it can have.
+        ordered: Whether their order means something; only then can it be limited to one direction.
+        allowed: Where an answer may move it to; None: anywhere. Staying is always allowed.
+        forbidden: Pairs (before, after) that may not happen.
+        change: Which way it may move: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
+        missing: ``"error"`` refuses gaps; ``"category"`` reads a gap as a value of its own that an answer may leave but
+            never enter.
+        cost_per_change: Price of any change.
+
+    >>> Categorical("owner", (False, True), ordered=True).kind
+    'yes or no'
+    """
+
+    name: str
+    categories: tuple[Scalar, ...]
+    ordered: bool = False
+    allowed: tuple[Scalar, ...] | None = None
+    forbidden: tuple[tuple[Scalar, Scalar], ...] = ()
+    change: Change = "any"
+    missing: Literal["error", "category"] = "error"
+    cost_per_change: float = 1.0
+
+    def __post_init__(self) -> None:
+        _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
+        _choice(self.missing, ("error", "category"), f"The 'missing' of the categorical column {self.name!r}")
+        _price(self.cost_per_change, f"The cost per change of column {self.name!r}")
+        if not self.categories:
+            raise SchemaError(f"Column {self.name!r} needs at least one category. Got none.")
+        for value in self.categories:
+            if not isinstance(value, Scalar) or (isinstance(value, float) and not math.isfinite(value)):
+                raise SchemaError(
+                    f"A category of column {self.name!r} must be a text, a finite number or a boolean. Got {value!r}"
+                    f" ({type(value).__name__}) instead."
+                )
+        if len(set(self.categories)) < len(self.categories):
+            twice = [value for i, value in enumerate(self.categories) if value in self.categories[:i]]
+            raise SchemaError(f"Column {self.name!r} lists a category twice: {enumerate_some(twice)}.")
+        if self.change in ("up", "down") and not self.ordered:
+            raise SchemaError(
+                f"Column {self.name!r} has no order, so it cannot be limited to one direction. Declare its order with"
+                f" Schema.infer(..., kinds={{{self.name!r}: [lowest, ..., highest]}}), or use allow or forbid."
+            )
+        if self.allowed is not None and not self.allowed:
+            raise SchemaError(
+                f"The list of allowed categories of column {self.name!r} is empty. Use freeze({self.name!r}) if it may"
+                " not change."
+            )
+        for value in (*(self.allowed or ()), *(value for pair in self.forbidden for value in pair)):
+            self.position(value)
+        for before, after in self.forbidden:
+            if before == after:
+                raise SchemaError(f"Column {self.name!r} may always stay at {before!r}; that cannot be forbidden.")
+
+    @property
+    def kind(self) -> str:
+        """What the column is, in words."""
+        if self.categories == (False, True) and all(isinstance(value, bool) for value in self.categories):
+            return "yes or no"
+        return "ordered category" if self.ordered else "category"
+
+    def with_gaps(self) -> Categorical:
+        """The same column, its gaps read."""
+        return replace(self, missing="category")
+
+    def position(self, value: Scalar) -> int:
+        """Where a category stands in the list.
+
+        Args:
+            value: The category.
+
+        Raises:
+            SchemaError: If there is no such category.
+        """
+        if value not in self.categories:
+            raise SchemaError(f"Column {self.name!r} has no category {value!r}. {did_you_mean(value, self.categories)}")
+        return self.categories.index(value)
+
+
+Feature = Continuous | Categorical

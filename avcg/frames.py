@@ -1,0 +1,310 @@
+"""Everything that knows about pandas and polars: read a schema off a frame, read its values, write answers back.
+
+A frame is never rebuilt from values: answers are written into copies of the columns they change, so that dtypes, index,
+column order and every untouched cell stay the user's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pandas as pd
+
+from avcg.encoding import (
+    Encoding,
+    Flags,
+    Floats,
+    Positions,
+    Values,
+    check_names,
+    refuse_categories,
+    refuse_gaps,
+    refuse_numbers,
+)
+from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
+from avcg.features import Categorical, Continuous, Feature, Scalar
+from avcg.schema import Kind, Schema
+
+# Any eager frame that narwhals reads; pandas and polars are the tested ones.
+Frame: TypeAlias = Any
+
+# A text column with more different values than this names things (people, addresses) rather than sorting them.
+MOST_CATEGORIES = 256
+
+
+def open_frame(frame: Frame) -> nw.DataFrame[Any]:
+    """A frame behind one interface.
+
+    Raises:
+        DataError: If it is no frame, or has no rows or a column twice.
+    """
+    try:
+        opened = nw.from_native(frame, eager_only=True)
+    except TypeError:
+        raise DataError(
+            f"Rows must come as a pandas or polars DataFrame. Got {type(frame).__name__} instead; wrap it, e.g."
+            " pandas.DataFrame(rows, columns=list(schema))."
+        ) from None
+    except ValueError as error:
+        # narwhals refuses a frame whose columns repeat before anything else can be asked of it.
+        names = [str(name) for name in frame.columns]
+        check_names(names, names)
+        raise DataError(f"The frame cannot be read: {error}") from error
+    names = list(opened.columns)
+    check_names(names, names)
+    if opened.shape[0] == 0:
+        raise DataError("The frame has no rows.")
+    return opened
+
+
+def infer_features(frame: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]]) -> tuple[Feature, ...]:
+    """One feature per column; see `Schema.infer`."""
+    opened = open_frame(frame)
+    for name in kinds:
+        if name not in opened.columns:
+            raise SchemaError(f"'kinds' names column {name!r}. {did_you_mean(name, opened.columns)}")
+    return tuple(_infer(opened[name], kinds.get(name)) for name in opened.columns)
+
+
+def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feature:
+    name = series.name
+    if kind is None:
+        kind = _likely_kind(series)
+    if not isinstance(kind, str):
+        categories = tuple(kind)
+        feature = Categorical(name, categories, ordered=True)
+        category_positions(series, feature, gaps_allowed=True)
+        return feature
+    if kind == "continuous":
+        return Continuous(name)
+    if kind == "integer":
+        return Continuous(name, step=1)
+    if kind == "boolean":
+        return Categorical(name, (False, True), ordered=True)
+    if kind == "categorical":
+        return _infer_categories(series)
+    raise SchemaError(
+        f"The kind of column {name!r} must be 'continuous', 'integer', 'boolean', 'categorical' or a list of its"
+        f" categories from lowest to highest. Got {kind!r} instead."
+    )
+
+
+def _likely_kind(series: nw.Series[Any]) -> Kind:
+    dtype = series.dtype
+    if dtype == nw.Boolean:
+        return "boolean"
+    if dtype.is_integer():
+        return "integer"
+    if dtype.is_numeric():
+        return _number_kind(numbers(series))
+    if dtype in (nw.String, nw.Categorical, nw.Enum):
+        return "categorical"
+    if dtype == nw.Object:
+        present = series.drop_nulls().to_numpy()
+        if all(isinstance(value, (bool, np.bool_)) for value in present) and len(present):
+            return "boolean"
+        if all(isinstance(value, (int, float, np.number)) for value in present) and len(present):
+            return _number_kind(np.asarray(present, np.float64))
+        if all(isinstance(value, str) for value in present):
+            return "categorical"
+        found = sorted({type(value).__name__ for value in present})
+        raise DataError(
+            f"Column {series.name!r} mixes values of type {', '.join(found)}. Convert it to one, e.g. .astype(str)."
+        )
+    raise DataError(
+        f"Column {series.name!r} is of type {dtype}, which is neither a number, a text nor a boolean. Convert it"
+        " (dates to days since a day that matters), or drop it."
+    )
+
+
+def _number_kind(values: Floats) -> Kind:
+    present = values[np.isfinite(values)]
+    return "integer" if len(present) and (present == np.rint(present)).all() else "continuous"
+
+
+def _infer_categories(series: nw.Series[Any]) -> Categorical:
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        categories, ordered = native.dtype.categories.tolist(), bool(native.dtype.ordered)
+    elif series.dtype == nw.Enum:
+        categories, ordered = list(series.cat.get_categories()), True
+    else:
+        values = series.drop_nulls().unique().to_numpy().tolist()
+        try:
+            categories, ordered = sorted(values), False
+        except TypeError:
+            raise DataError(
+                f"Column {series.name!r} mixes values that have no common order, e.g. {enumerate_some(values, 3)}."
+                " Convert it to one type, e.g. .astype(str)."
+            ) from None
+    if len(categories) > MOST_CATEGORIES:
+        raise DataError(
+            f"Column {series.name!r} has {len(categories)} different values, e.g. {enumerate_some(categories, 3)}:"
+            " it"
+            " names"
+            f" rows rather than sorting them (at most {MOST_CATEGORIES} categories are read). Drop it, group rare"
+            f" values, or read it as a number with kinds={{{series.name!r}: 'continuous'}}."
+        )
+    return Categorical(series.name, tuple(categories), ordered=ordered)
+
+
+def read_values(frame: Frame, schema: Schema) -> Values:
+    """The exact values of a frame, columns matched by name in any order.
+
+    Raises:
+        DataError: If the rows do not fit the schema; the message names the column, how many rows, values and the fix.
+    """
+    opened = open_frame(frame)
+    check_names(opened.columns, schema.names)
+    values = np.empty((opened.shape[0], len(schema.numeric)))
+    for j, feature in enumerate(schema.numeric):
+        values[:, j] = numbers(opened[feature.name])
+        gaps = int(np.isnan(values[:, j]).sum())
+        if gaps and feature.missing == "error":
+            refuse_gaps(feature.name, gaps)
+    choices = np.empty((opened.shape[0], len(schema.categorical)), np.intp)
+    for j, choice in enumerate(schema.categorical):
+        choices[:, j] = category_positions(opened[choice.name], choice, gaps_allowed=choice.missing != "error")
+    return Values(values, choices)
+
+
+def numbers(series: nw.Series[Any]) -> Floats:
+    """A numeric column as float64, NaN where missing.
+
+    Raises:
+        DataError: If it holds anything but finite numbers and gaps.
+    """
+    if series.dtype == nw.Boolean:
+        refuse_numbers(series.name, series.to_numpy().tolist())
+    if series.dtype.is_numeric():
+        values = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
+    else:
+        found = series.to_numpy()
+        present = ~series.is_null().to_numpy()
+        number = np.fromiter(
+            (isinstance(value, (int, float, np.number)) and not isinstance(value, bool) for value in found),
+            bool,
+            len(found),
+        )
+        if (present & ~number).any():
+            refuse_numbers(series.name, found[present & ~number].tolist())
+        values = np.where(present, found, np.nan).astype(np.float64)
+    infinite = np.isinf(values)
+    if infinite.any():
+        refuse_numbers(series.name, values[infinite].tolist())
+    return values
+
+
+def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_allowed: bool) -> Positions:
+    """Where each value stands in the list of categories, one past the last where missing.
+
+    Raises:
+        DataError: If it holds a value that is no category, or a gap where gaps are refused.
+    """
+    native = series.to_native()
+    found = native if isinstance(native, pd.Series) else pd.Series(series.to_numpy())
+    positions = pd.Index(feature.categories).get_indexer(pd.Index(found))
+    gaps = positions < 0
+    if gaps.any():
+        gaps &= found.isna().to_numpy()
+    strangers = (positions < 0) & ~gaps
+    boolean = feature.kind == "yes or no"
+    if not strangers.any() and boolean is not pd.api.types.is_bool_dtype(found.dtype) and found.dtype != object:
+        strangers = ~gaps  # 0 and 1 equal no and yes, but are not what the schema says the column holds
+    if strangers.any():
+        refuse_categories(feature, int(strangers.sum()), found[strangers].head(1000).tolist())
+    if gaps.any() and not gaps_allowed:
+        refuse_gaps(feature.name, int(gaps.sum()))
+    return np.where(gaps, len(feature.categories), positions)
+
+
+def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flags) -> Frame:
+    """A copy of the frame with the changed cells replaced.
+
+    Args:
+        frame: The factuals.
+        encoding: What the columns are.
+        values: The answers.
+        changed: (N, features) the cells to replace; every other cell stays the frame's own.
+
+    Returns:
+        A frame of the same type, with the same columns, dtypes and index.
+    """
+    opened = open_frame(frame)
+    columns = []
+    for j, feature in enumerate(encoding.schema.features):
+        at = np.flatnonzero(changed[:, j])
+        if not len(at):
+            continue
+        if isinstance(feature, Continuous):
+            new = values.numbers[at, encoding.numeric.index(feature)]
+        else:
+            labels = _labels(feature)
+            new = labels[values.choices[at, encoding.categorical.index(feature)]]
+        columns.append(_replace(opened[feature.name], at, new))
+    return opened.with_columns(*columns).to_native() if columns else frame
+
+
+def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
+    """Values as a pandas frame of their own, for rows that have no frame to go back to."""
+    columns: dict[str, Any] = {}
+    for feature in encoding.schema.features:
+        if isinstance(feature, Continuous):
+            column = values.numbers[:, encoding.numeric.index(feature)]
+            whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
+            columns[feature.name] = column.astype(np.int64) if whole else column
+        else:
+            labels = _labels(feature)
+            columns[feature.name] = labels[values.choices[:, encoding.categorical.index(feature)]]
+    return pd.DataFrame(columns)
+
+
+def _labels(feature: Categorical) -> np.ndarray[Any, Any]:
+    kind = type(feature.categories[0])
+    same = all(type(value) is kind for value in feature.categories) and kind is not str and feature.missing == "error"
+    labels = np.empty(len(feature.categories) + 1, kind if same else object)
+    labels[:-1] = feature.categories
+    labels[-1] = feature.categories[0] if same else None
+    return labels
+
+
+def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
+    """The column with some cells replaced, in its own dtype."""
+    native = series.to_native()
+    new = _fit_dtype(series, new)
+    if isinstance(native, pd.Series):
+        column = native.copy()
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            lacking = [value for value in pd.unique(pd.Series(new)) if value not in column.dtype.categories]
+            column = column.cat.add_categories(lacking) if lacking else column
+        column.iloc[at] = new
+        return nw.from_native(column, series_only=True)
+    return series.scatter(
+        at.tolist(), nw.new_series(series.name, new.tolist(), series.dtype, backend=series.implementation)
+    )
+
+
+def _fit_dtype(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    dtype = series.dtype
+    if not dtype.is_numeric() or new.dtype.kind != "f":
+        return new
+    if dtype.is_float():
+        return new
+    whole = np.rint(new)
+    if (whole != new).any():
+        raise DataError(
+            f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give"
+            f" the schema a step, schema.step({series.name!r}, 1), or convert the column with .astype(float)."
+        )
+    bits = np.dtype(str(dtype).lower())
+    limits = np.iinfo(bits)
+    outside = (whole < limits.min) | (whole > limits.max)
+    if outside.any():
+        raise DataError(
+            f"Column {series.name!r} is {bits}, which cannot hold the answer {whole[outside][0]:.0f}. Convert it to"
+            " a wider type, or narrow its range with between."
+        )
+    return whole.astype(bits)

@@ -1,0 +1,337 @@
+"""What an answer may do to a row, as arrays, and the nearest allowed point, exactly.
+
+A `Freedom` is the schema's constraints and a request's (`vary`, `ranges`, `at_most`) resolved together. Its arrays have
+a leading axis R, 1 where all rows are alike or B where each row has its own. Staying is always allowed, so the only
+questions are how far a number may go and which category may be entered. numpy alone, like `encoding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Self
+
+import numpy as np
+
+from avcg.encoding import Encoding, Flags, Floats, Link, Positions
+from avcg.errors import SchemaError, did_you_mean, enumerate_some
+from avcg.features import Categorical, Continuous, Scalar
+
+Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
+Ranges = Mapping[str, Any]
+
+
+def interval(xp: Any, here: Any, missing: Any, low: Any, high: Any, no_fall: Any, no_rise: Any) -> tuple[Any, Any]:
+    """How low and how high each number may go, from where it is.
+
+    A value outside its range may stay or move toward the range: the range is stretched to hold it. A gap that may be
+    filled has the whole range.
+
+    Args:
+        xp: numpy or torch; the arrays are of its kind.
+        here: (B, n) the numbers, in any units.
+        missing: (B, n) where there is none.
+        low: (R, n) the lowest, in the same units.
+        high: (R, n) the highest.
+        no_fall: (R, n).
+        no_rise: (R, n).
+    """
+    lowest = xp.where(no_fall, here, xp.minimum(low, here))
+    highest = xp.where(no_rise, here, xp.maximum(high, here))
+    filled = missing & ~(no_fall & no_rise)
+    return xp.where(filled, low, lowest), xp.where(filled, high, highest)
+
+
+@dataclass(frozen=True, eq=False)
+class Freedom:
+    """Constraints as arrays.
+
+    Attributes:
+        low: (R, n) lowest number an answer may take, in the user's units.
+        high: (R, n) highest number.
+        no_fall: (R, n) whether the number may not fall.
+        no_rise: (R, n) whether the number may not rise; with ``no_fall`` it is frozen, and a gap stays a gap.
+        may_enter: (R, M) whether the request allows to move into this category.
+        moves: (M, M) whether the schema allows to move from a category to another, 1 on the diagonal.
+        max_changes: (R,) at most so many units of change, or None.
+        unit: (features,) the unit of change each feature belongs to; linked features share one.
+    """
+
+    low: Floats
+    high: Floats
+    no_fall: Flags
+    no_rise: Flags
+    may_enter: Flags
+    moves: Flags
+    max_changes: Positions | None
+    unit: Positions
+
+    @classmethod
+    def of(cls, encoding: Encoding) -> Self:
+        """The constraints of the schema alone."""
+        schema = encoding.schema
+        change = np.array([feature.change for feature in schema.features])
+        unit = np.arange(len(schema))
+        for link in encoding.links:
+            members = [link.leader, *link.followers]
+            unit[members] = link.leader
+            if "none" in change[members]:  # one fact: where a part of it is frozen, all of it is
+                change[members] = "none"
+            _check_followers(encoding, link)
+        numeric = change[[isinstance(feature, Continuous) for feature in schema.features]]
+        low = [low if f.low is None else f.low for f, low in zip(encoding.numeric, encoding.low, strict=True)]
+        high = [high if f.high is None else f.high for f, high in zip(encoding.numeric, encoding.high, strict=True)]
+        size = len(encoding.slot_at)
+        moves = np.zeros((size, size), bool)
+        kept = change[[isinstance(feature, Categorical) for feature in schema.features]]
+        for feature, slots, how in zip(encoding.categorical, encoding.slots, kept, strict=True):
+            moves[slots, slots] = _moves(feature, slots.stop - slots.start, how)
+        return cls(
+            low=np.array(low, np.float64).reshape(1, -1),
+            high=np.array(high, np.float64).reshape(1, -1),
+            no_fall=np.isin(numeric, ("up", "none")).reshape(1, -1),
+            no_rise=np.isin(numeric, ("down", "none")).reshape(1, -1),
+            may_enter=np.ones((1, size), bool),
+            moves=moves,
+            max_changes=None if schema.max_changes is None else np.array([schema.max_changes]),
+            unit=unit,
+        )
+
+    @property
+    def rows(self) -> int:
+        """R: 1, or the number of rows this was narrowed for."""
+        return len(self.low)
+
+    def narrow(
+        self,
+        encoding: Encoding,
+        vary: Vary | None = None,
+        ranges: Ranges | None = None,
+        at_most: int | Sequence[int] | None = None,
+    ) -> Freedom:
+        """What is left under a request; see `TabularSpace.restrict`."""
+        narrower = self
+        for name, wanted in (ranges or {}).items():
+            narrower = _limit(narrower, encoding, name, wanted)
+        if vary is not None:
+            narrower = _vary(narrower._aligned(), encoding, vary)
+        if at_most is not None:
+            cap = np.atleast_1d(np.asarray(at_most))
+            if cap.dtype.kind not in "iu" or (cap < 0).any():
+                raise SchemaError(f"at_most must be a whole number >= 0. Got {at_most!r} instead.")
+            old = narrower.max_changes
+            narrower = replace(narrower, max_changes=cap if old is None else np.minimum(old, cap))
+        return narrower._aligned()
+
+    def _aligned(self) -> Freedom:
+        """All arrays with the same leading axis."""
+        arrays = [self.low, self.high, self.no_fall, self.no_rise, self.may_enter]
+        sizes = {len(array) for array in (*arrays, self.max_changes) if array is not None} - {1}
+        if len(sizes) > 1:
+            raise SchemaError(f"The request speaks of different numbers of rows: {enumerate_some(sorted(sizes))}.")
+        rows = max(sizes, default=1)
+        low, high, no_fall, no_rise, may_enter = (np.broadcast_to(a, (rows, a.shape[1])) for a in arrays)
+        cap = None if self.max_changes is None else np.broadcast_to(self.max_changes, rows)
+        return Freedom(low, high, no_fall, no_rise, may_enter, self.moves, cap, self.unit)
+
+    def movable(self, encoding: Encoding) -> Flags:
+        """(R, features) whether a feature may change at all, whatever its value."""
+        free = np.empty((self.rows, len(encoding.schema)), bool)
+        for j, feature in enumerate(encoding.schema.features):
+            if isinstance(feature, Continuous):
+                i = encoding.numeric.index(feature)
+                free[:, j] = ~(self.no_fall & self.no_rise)[:, i]
+            else:
+                slots = encoding.slots[encoding.categorical.index(feature)]
+                others = self.moves[slots, slots] & ~np.eye(slots.stop - slots.start, dtype=bool)
+                free[:, j] = (others & self.may_enter[:, None, slots]).any(axis=(1, 2))
+        return free
+
+
+def enterable(xp: Any, here: Any, moves: Any, may_enter: Any) -> Any:
+    """(B, M) the categories a row may be in, staying included. Works on numpy arrays and torch tensors alike.
+
+    Args:
+        xp: numpy or torch.
+        here: (B, M) 1 at the categories the row is in.
+        moves: (M, M) the schema's moves, as floats.
+        may_enter: (R, M) the request's.
+    """
+    return xp.where(may_enter, here @ moves, here) > 0.5
+
+
+def leadable(xp: Any, here: Any, low: Any, high: Any, entries: Any, at: Mapping[str, Any]) -> Any:
+    """(B, m) the values of a categorical leader that its followers may follow to, staying included.
+
+    Args:
+        xp: numpy or torch.
+        here: (B, m) 1 at the leader's category.
+        low: (B, n) codes.
+        high: (B, n) codes.
+        entries: (B, M) from `enterable`.
+        at: The link's ``table`` (m, W) and ``known`` (m,), and which of its columns are ``numbers`` and ``choices``:
+            pairs of positions in the table and positions among all numbers or slots.
+    """
+    allowed = at["known"][None, :] & (here == here)
+    columns, numbers = at["numbers"]
+    for column, number in zip(columns, numbers, strict=True):
+        target = at["table"][None, :, column]
+        allowed = allowed & (target >= low[:, number, None]) & (target <= high[:, number, None])
+    columns, slots = at["choices"]
+    if len(columns):
+        # A follower's one-hot code times what it may enter: zero where the leader would push it somewhere forbidden.
+        followers = xp.where(entries, 0.0, 1.0)[:, slots] @ at["table"][:, columns].T
+        allowed = allowed & (followers < 0.5)
+    return allowed | (here > 0.5)
+
+
+def _moves(feature: Categorical, size: int, change: str) -> Flags:
+    """(size, size) allowed transitions of one feature; the last slot is the gap, if it may have one."""
+    n = len(feature.categories)
+    moves = np.zeros((size, size), bool)
+    if change != "none":
+        moves[:, :n] = True  # never into a gap
+        if feature.allowed is not None:
+            barred = [i for i, value in enumerate(feature.categories) if value not in feature.allowed]
+            moves[:, barred] = False
+        for before, after in feature.forbidden:
+            moves[feature.position(before), feature.position(after)] = False
+        rank = np.arange(n)
+        if change == "up":
+            moves[:n, :n] &= rank[None, :] >= rank[:, None]
+        if change == "down":
+            moves[:n, :n] &= rank[None, :] <= rank[:, None]
+    np.fill_diagonal(moves, True)
+    return moves
+
+
+def _check_followers(encoding: Encoding, link: Link) -> None:
+    """What a follower says for itself must be something its leader can honour."""
+    leader = encoding.schema.features[link.leader]
+    for position in link.followers:
+        feature = encoding.schema.features[position]
+        default = Continuous("") if isinstance(feature, Continuous) else Categorical("", ("",))
+        priced = feature.cost_per_change != default.cost_per_change or (
+            isinstance(feature, Continuous) and feature.cost_per_unit is not None
+        )
+        if priced:
+            raise SchemaError(
+                f"Column {feature.name!r} follows {leader.name!r} and costs nothing of its own. Price {leader.name!r}."
+            )
+        limited = feature.change in ("up", "down") or (
+            (isinstance(feature, Continuous) and (feature.low is not None or feature.high is not None))
+            or (isinstance(feature, Categorical) and (feature.allowed is not None or bool(feature.forbidden)))
+        )
+        if limited and isinstance(leader, Continuous):
+            raise SchemaError(
+                f"Column {feature.name!r} follows the number {leader.name!r}, so its limits must be put on"
+                f" {leader.name!r}. Free {feature.name!r} and limit {leader.name!r}."
+            )
+
+
+def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Freedom:
+    """Narrow one column to a range of numbers or a list of categories, the same for all rows or one for each."""
+    feature = encoding.schema[name]
+    position = encoding.schema.names.index(name)
+    for link in encoding.links:
+        leader = encoding.schema.features[link.leader]
+        if position in link.followers and isinstance(leader, Continuous):
+            raise SchemaError(
+                f"Column {name!r} follows the number {leader.name!r}. Give the range for {leader.name!r}."
+            )
+    if isinstance(feature, Categorical):
+        return _limit_categories(freedom, encoding, feature, wanted)
+    try:
+        low, high = wanted
+        low = np.atleast_1d(np.asarray(-np.inf if low is None else low, np.float64))
+        high = np.atleast_1d(np.asarray(np.inf if high is None else high, np.float64))
+    except (TypeError, ValueError):
+        raise SchemaError(
+            f"The range of column {name!r} must be a pair (low, high) of numbers, None for an open side, or of one"
+            f" number per row. Got {wanted!r} instead."
+        ) from None
+    if np.isnan(low).any() or np.isnan(high).any():
+        raise SchemaError(f"The range of column {name!r} holds a bound that is not a number.")
+    j = encoding.numeric.index(feature)
+    rows = max(len(freedom.low), len(low), len(high))
+    lows, highs = (np.repeat(a, rows, axis=0) if len(a) < rows else a.copy() for a in (freedom.low, freedom.high))
+    lows[:, j], highs[:, j] = np.maximum(lows[:, j], low), np.minimum(highs[:, j], high)
+    crossed = lows[:, j] > highs[:, j]
+    if crossed.any():
+        where = "" if rows == 1 else f" in {int(crossed.sum())} rows"
+        raise SchemaError(
+            f"The range of column {name!r} leaves nothing{where}: asked for {low[0]:.10g} to {high[0]:.10g}, but it may"
+            f" only be {freedom.low[0, j]:.10g} to {freedom.high[0, j]:.10g}."
+        )
+    return replace(freedom, low=lows, high=highs)
+
+
+def _limit_categories(freedom: Freedom, encoding: Encoding, feature: Categorical, wanted: Any) -> Freedom:
+    if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        raise SchemaError(
+            f"The range of column {feature.name!r} must be a list of its categories. Got {wanted!r} instead."
+        )
+    wanted = list(wanted)
+    per_row = [wanted] if all(isinstance(value, Scalar) for value in wanted) else wanted
+    if not wanted:
+        raise SchemaError(
+            f"The range of column {feature.name!r} is empty. Leave it out of 'vary' if it may not change."
+        )
+    entered = _flags(per_row, feature.categories, f"column {feature.name!r}", "category")
+    slots = encoding.slots[encoding.categorical.index(feature)]
+    mask = np.zeros((len(entered), slots.stop - slots.start), bool)
+    mask[:, : len(feature.categories)] = entered
+    rows = max(len(freedom.may_enter), len(mask))
+    may_enter = (
+        np.repeat(freedom.may_enter, rows, axis=0) if len(freedom.may_enter) < rows else freedom.may_enter.copy()
+    )
+    may_enter[:, slots] &= mask
+    return replace(freedom, may_enter=may_enter)
+
+
+def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
+    """Freeze what a request does not name. Naming one of a link names the link."""
+    names = encoding.schema.names
+    if isinstance(vary, str):
+        raise SchemaError(f"'vary' must be a list of columns. Write [{vary!r}].")
+    if isinstance(vary, np.ndarray) and vary.dtype == bool:
+        if vary.ndim != 2 or vary.shape[1] != len(names):
+            raise SchemaError(
+                f"As an array, 'vary' must have one row per row and one column per feature, (rows, {len(names)}). Got"
+                f" {vary.shape} instead."
+            )
+        free = vary
+    else:
+        listed = list(vary)
+        one = all(isinstance(name, str) for name in listed)
+        free = _flags([listed] if one else listed, names, "the schema", "column")
+        stuck = free.any(axis=0) & ~freedom.movable(encoding).any(axis=0)
+        linked = np.isin(freedom.unit, freedom.unit[stuck])
+        if stuck.any() and not (freedom.movable(encoding).any(axis=0) & linked).any():
+            raise SchemaError(
+                f"'vary' names column {names[int(stuck.argmax())]!r}, which the schema does not let change. Free it"
+                " in the schema, or leave it out."
+            )
+    free = free @ (freedom.unit[:, None] == freedom.unit[None, :])
+    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)
+    sizes = [slots.stop - slots.start for slots in encoding.slots]
+    return replace(
+        freedom,
+        no_fall=freedom.no_fall | ~free[:, numeric],
+        no_rise=freedom.no_rise | ~free[:, numeric],
+        may_enter=freedom.may_enter & np.repeat(free[:, ~numeric], sizes, axis=1),
+    )
+
+
+def _flags(lists: Sequence[Sequence[Scalar]], known: Sequence[Scalar], where: str, what: str) -> Flags:
+    """(rows, known) which of the known values each list names."""
+    place = {value: i for i, value in enumerate(known)}
+    named = list(chain.from_iterable(lists))
+    strange = [value for value in named if value not in place]
+    if strange:
+        raise SchemaError(f"There is no {what} {strange[0]!r} in {where}. {did_you_mean(strange[0], known)}")
+    flags = np.zeros((len(lists), len(known)), bool)
+    rows = np.repeat(np.arange(len(lists)), [len(entry) for entry in lists])
+    flags[rows, np.fromiter((place[value] for value in named), np.intp, len(named))] = True
+    return flags

@@ -1,0 +1,229 @@
+"""Pictures as a space: pixels in and out as they came, channels normalised in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from avcg.errors import DataError, SchemaError
+
+Pixels = NDArray[Any]
+Layout = Literal["none", "last", "first"]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSpace:
+    """Images of one size, uint8 or float, with optional limits on which pixels may change and how far.
+
+    Attributes:
+        layout: Where the channels are: ``"none"`` (grey, (N, H, W)), ``"last"`` or ``"first"``.
+        dtype: Of the pixels in and out.
+        mean: (channels,) in pixel units.
+        std: (channels,) in pixel units; 1 for a constant channel.
+        low: (R, C, H, W) or broadcastable, lowest pixel an answer may have.
+        high: The highest.
+        may_change: (R, 1, H, W) or broadcastable, which pixels may change.
+        size: (channels, height, width).
+
+    >>> images = np.arange(32, dtype=np.uint8).reshape(2, 4, 4)
+    >>> space = ImageSpace.fit(images)
+    >>> np.array_equal(space.decode(space.encode(images)), images)
+    True
+    """
+
+    layout: Layout
+    dtype: np.dtype[Any]
+    mean: Tensor
+    std: Tensor
+    low: Tensor
+    high: Tensor
+    may_change: Tensor
+    size: tuple[int, int, int]
+
+    @classmethod
+    def fit(
+        cls,
+        images: Pixels,
+        *,
+        channels: Layout | None = None,
+        bounds: tuple[float, float] | None = None,
+        may_change: ArrayLike | None = None,
+    ) -> Self:
+        """Learn the normalisation of each channel.
+
+        Args:
+            images: (N, H, W), (N, H, W, C) or (N, C, H, W), uint8 or float.
+            channels: Where the channels are; None: read it off the shape, which works for 1 or 3 channels.
+            bounds: Lowest and highest pixel; None: 0 to 255 for uint8, the range of the images for floats.
+            may_change: (H, W), True where an answer may differ; None: everywhere.
+        """
+        images = np.asarray(images)
+        if images.dtype != np.uint8 and images.dtype.kind != "f":
+            raise DataError(f"Images must be uint8 or float arrays. Got {images.dtype} instead; convert them first.")
+        if images.size == 0:
+            raise DataError(f"There are no pixels in images of shape {images.shape}.")
+        layout = _layout(images.shape, channels)
+        pixels = _channels_first(images, layout)
+        _check_finite(pixels)
+        if bounds is None:
+            bounds = (0.0, 255.0) if images.dtype == np.uint8 else (float(pixels.min()), float(pixels.max()))
+        # Channel by channel, in float64 sums without a float64 copy of all images.
+        mean = pixels.mean(axis=(0, 2, 3), dtype=np.float64)
+        std = pixels.std(axis=(0, 2, 3), dtype=np.float64)
+        size = (pixels.shape[1], pixels.shape[2], pixels.shape[3])
+        space = cls(
+            layout=layout,
+            dtype=images.dtype,
+            mean=torch.from_numpy(mean).float(),
+            std=torch.from_numpy(np.where(std == 0, 1.0, std)).float(),
+            low=torch.full((1, 1, 1, 1), -torch.inf),
+            high=torch.full((1, 1, 1, 1), torch.inf),
+            may_change=torch.ones((1, 1, *size[1:]), dtype=torch.bool),
+            size=size,
+        )
+        return space.restrict(vary=may_change, ranges=bounds)
+
+    @property
+    def event_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width)."""
+        return self.size
+
+    def encode(self, X: Pixels) -> Tensor:
+        """Pixels to (B, C, H, W), each channel normalised, float32."""
+        images = np.asarray(X)
+        if images.dtype != self.dtype:
+            raise DataError(f"This space holds {self.dtype} images. Got {images.dtype}; convert them with .astype.")
+        expected = _shape(self.size, self.layout)
+        if images.shape[1:] != expected or len(images) == 0:
+            raise DataError(
+                f"This space holds images of shape (rows, {', '.join(map(str, expected))}). Got {images.shape}."
+            )
+        pixels = _channels_first(images, self.layout)
+        _check_finite(pixels)
+        x = torch.from_numpy(np.ascontiguousarray(pixels)).float()
+        return (x - self._per_channel(self.mean)) / self._per_channel(self.std)
+
+    def decode(self, x: Tensor, like: Pixels | None = None) -> Pixels:
+        """(B, C, H, W) to pixels as they came; those whose code equals that of ``like`` stay its own."""
+        pixels = self._pixels(x.detach().cpu().float())
+        if self.dtype == np.uint8:
+            pixels = pixels.round().clamp(0, 255)
+        images = np.ascontiguousarray(_from_channels_first(pixels.numpy().astype(self.dtype), self.layout))
+        if like is None:
+            return images
+        if np.shape(like) != images.shape:
+            raise DataError(f"decode got codes for images of shape {images.shape} and {np.shape(like)} in 'like'.")
+        same = _from_channels_first((x.detach().cpu() == self.encode(like)).numpy(), self.layout)
+        # A float32 code can overshoot a bound by its last digit; the picture people receive does not.
+        low, high = (
+            np.broadcast_to(_from_channels_first(bound.numpy(), self.layout), (len(bound), *images.shape[1:]))
+            for bound in (self.low.expand(-1, self.size[0], -1, -1), self.high.expand(-1, self.size[0], -1, -1))
+        )
+        within = np.clip(images, np.minimum(low, like), np.maximum(high, like)).astype(self.dtype)
+        return np.where(same, like, within)
+
+    def relax(self, raw: Tensor, x: Tensor) -> Tensor:
+        """Decoder output (..., B, C, H, W) clamped to its bounds; pixels that may not change are the factual's."""
+        low, high = self._room(x)
+        return torch.where(self.may_change.to(x.device), torch.minimum(torch.maximum(raw, low), high), x)
+
+    def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """The nearest allowed image, on whole pixel values for uint8."""
+        if torch.isnan(x_cf).any():
+            raise DataError(f"{int(torch.isnan(x_cf).sum())} pixels to project are NaN: the generator has diverged.")
+        result = self.relax(x_cf, x)
+        if self.dtype == np.uint8:
+            whole = self._pixels(result).round()
+            codes = (whole - self._per_channel(self.mean).to(x.device)) / self._per_channel(self.std).to(x.device)
+            result = torch.where(whole == self._pixels(x).round(), x, codes)
+        return result
+
+    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
+        """Mean absolute change of a pixel, in standard deviations of its channel, (..., B)."""
+        return (x_cf - x).abs().mean(dim=(-3, -2, -1))
+
+    def restrict(self, vary: ArrayLike | None = None, ranges: tuple[ArrayLike, ArrayLike] | None = None) -> Self:
+        """A narrower space for one request.
+
+        Args:
+            vary: (H, W) for all rows or (B, H, W) for each, True where a pixel may change.
+            ranges: Lowest and highest pixel, numbers or one per row.
+        """
+        space = self
+        if vary is not None:
+            mask = np.asarray(vary)
+            if mask.dtype != bool or mask.shape[-2:] != self.size[1:] or mask.ndim not in (2, 3):
+                raise SchemaError(
+                    f"The mask of pixels that may change must be boolean, {self.size[1:]} or one such per row. Got"
+                    f" {mask.dtype} {mask.shape} instead."
+                )
+            mask = mask.reshape(-1, 1, *self.size[1:])
+            space = replace(space, may_change=self.may_change & torch.from_numpy(mask))
+        if ranges is not None:
+            low, high = (torch.as_tensor(np.asarray(side, np.float32)).reshape(-1, 1, 1, 1) for side in ranges)
+            if self.dtype == np.uint8:
+                low, high = low.ceil(), high.floor()
+            low, high = torch.maximum(self.low, low), torch.minimum(self.high, high)
+            if bool((low > high).any()):
+                raise SchemaError(
+                    f"The range of pixels leaves nothing: asked for {ranges[0]!r} to {ranges[1]!r}, but they may"
+                    f" only be {self.low.min():g} to {self.high.max():g}."
+                )
+            space = replace(space, low=low, high=high)
+        return space
+
+    def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))
+        low, high = ((bound.to(x.device) - mean) / std for bound in (self.low, self.high))
+        return torch.minimum(low, x), torch.maximum(high, x)
+
+    def _pixels(self, x: Tensor) -> Tensor:
+        return x * self._per_channel(self.std).to(x.device) + self._per_channel(self.mean).to(x.device)
+
+    @staticmethod
+    def _per_channel(values: Tensor) -> Tensor:
+        return values[:, None, None]
+
+
+def _layout(shape: tuple[int, ...], channels: Layout | None) -> Layout:
+    if channels is not None:
+        if channels not in ("none", "last", "first"):
+            raise SchemaError(f"'channels' must be 'none', 'last' or 'first'. Got {channels!r} instead.")
+        if len(shape) != (3 if channels == "none" else 4):
+            raise DataError(f"Images of shape {shape} cannot have channels={channels!r}.")
+        return channels
+    if len(shape) == 3:
+        return "none"
+    if len(shape) == 4 and (shape[-1] in (1, 3)) != (shape[1] in (1, 3)):
+        return "last" if shape[-1] in (1, 3) else "first"
+    raise DataError(
+        f"Where the channels are cannot be read off images of shape {shape}. Give (N, H, W), or say channels='last' or"
+        " 'first'."
+    )
+
+
+def _shape(size: tuple[int, int, int], layout: Layout) -> tuple[int, ...]:
+    return {"none": size[1:], "last": (*size[1:], size[0]), "first": size}[layout]
+
+
+def _channels_first(images: Pixels, layout: Layout) -> Pixels:
+    if layout == "none":
+        return images[:, None]
+    return np.moveaxis(images, -1, 1) if layout == "last" else images
+
+
+def _from_channels_first(images: Pixels, layout: Layout) -> Pixels:
+    if layout == "none":
+        return images[:, 0]
+    return np.moveaxis(images, 1, -1) if layout == "last" else images
+
+
+def _check_finite(pixels: Pixels) -> None:
+    if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+        count = int((~np.isfinite(pixels)).sum())
+        raise DataError(f"The images hold {count} pixels that are NaN or infinite. Replace them with finite values.")

@@ -1,0 +1,296 @@
+"""What each column of a table is, and what an answer may do to it.
+
+A schema is immutable. Its verbs (`freeze`, `only_up`, `between`, ...) return a new one that allows *less*; only `free`
+lifts constraints again. This module needs nothing but the standard library, so that a light scorer can read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, Self
+
+from avcg.errors import SchemaError, did_you_mean, enumerate_some
+from avcg.features import Categorical, Change, Continuous, Feature, Scalar, finite
+
+Kind = Literal["continuous", "integer", "boolean", "categorical"]
+
+
+@dataclass(frozen=True, repr=False)
+class Schema:
+    """What each column is and what may change. See the verbs for how to say it.
+
+    Attributes:
+        features: One per column, in the order of the encoded row.
+        links: Groups of columns that carry the same fact; the first leads, the others follow it.
+        max_changes: At most so many features may change at once (a link counts once); None: any number.
+
+    >>> schema = Schema((Continuous("hours", step=1), Categorical("sex", ("f", "m"))))
+    >>> print(schema.freeze("sex").between("hours", 10, 60))
+    column  what it is             values    may change  cost
+    ------  ---------------------  --------  ----------  ------------------------
+    hours   whole number           10 to 60  yes         1 per standard deviation
+    sex     category, 2 different  f, m      no          1 per change
+    """
+
+    features: tuple[Feature, ...]
+    links: tuple[tuple[str, ...], ...] = ()
+    max_changes: int | None = None
+
+    VERSION: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not self.features:
+            raise SchemaError("A schema needs at least one column. Got none.")
+        for i, name in enumerate(self.names):
+            if not isinstance(name, str):
+                raise SchemaError(f"Column names must be texts. Got {name!r}; rename it, e.g. X.columns.astype(str).")
+            if name in self.names[:i]:
+                raise SchemaError(f"Column {name!r} appears twice. Rename one of them.")
+        for i, group in enumerate(self.links):
+            if len(group) < 2 or len(set(group)) < len(group):
+                raise SchemaError(f"link needs at least two different columns. Got {enumerate_some(group)}.")
+            for name in group:
+                self[name]
+                if any(name in other for other in self.links[:i]):
+                    raise SchemaError(f"Column {name!r} is linked already; name all columns of a link in one call.")
+        if self.max_changes is not None and (
+            isinstance(self.max_changes, bool) or not isinstance(self.max_changes, int) or self.max_changes < 1
+        ):
+            raise SchemaError(f"The cap of at_most must be a whole number >= 1. Got {self.max_changes!r} instead.")
+
+    @classmethod
+    def infer(cls, frame: Any, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Self:
+        """Read a schema off a pandas or polars frame.
+
+        Numbers stay numbers however few values they take (whole ones on a grid of step 1); texts, categories and
+        booleans become categories. Nothing is frozen.
+
+        Args:
+            frame: Rows in the user's own units.
+            kinds: What to read a column as instead, by name: ``"continuous"``, ``"integer"``, ``"boolean"``,
+                ``"categorical"``, or a list of its categories from lowest to highest.
+
+        Returns:
+            The schema, columns in the order of the frame.
+
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"age": [30, 41], "job": ["clerk", "nurse"], "grade": ["b", "a"]})
+        >>> schema = Schema.infer(frame, kinds={"grade": ["b", "a"]})
+        >>> [feature.kind for feature in schema.features]
+        ['whole number', 'category', 'ordered category']
+        """
+        from avcg.frames import infer_features
+
+        return cls(infer_features(frame, kinds or {}))
+
+    def __getitem__(self, name: str) -> Feature:
+        for feature in self.features:
+            if feature.name == name:
+                return feature
+        raise SchemaError(f"There is no column {name!r} in the schema. {did_you_mean(name, self.names)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.features)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns, in the order of the encoded row."""
+        return tuple(feature.name for feature in self.features)
+
+    @property
+    def numeric(self) -> tuple[Continuous, ...]:
+        """The numeric features, in order."""
+        return tuple(feature for feature in self.features if isinstance(feature, Continuous))
+
+    @property
+    def categorical(self) -> tuple[Categorical, ...]:
+        """The categorical features, in order."""
+        return tuple(feature for feature in self.features if isinstance(feature, Categorical))
+
+    def freeze(self, *columns: str) -> Self:
+        """These columns may not change."""
+        return self._each(columns, lambda feature: replace(feature, change="none"))
+
+    def only_up(self, *columns: str) -> Self:
+        """These columns may only rise (numbers, ordered categories, no to yes)."""
+        return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "up")))
+
+    def only_down(self, *columns: str) -> Self:
+        """These columns may only fall (numbers, ordered categories, yes to no)."""
+        return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "down")))
+
+    def free(self, *columns: str) -> Self:
+        """Lift every limit on where these columns may move. Steps, gaps, prices and links stay."""
+
+        def lift(feature: Feature) -> Feature:
+            if isinstance(feature, Continuous):
+                return replace(feature, change="any", low=None, high=None)
+            return replace(feature, change="any", allowed=None, forbidden=())
+
+        return self._each(columns, lift)
+
+    def between(self, column: str, low: float | None = None, high: float | None = None) -> Self:
+        """Answers keep this number within a range, within any range given before.
+
+        A factual outside the range may stay where it is or move toward the range, never away from it.
+        """
+        feature = self._number(column, "between")
+        lows = [bound for bound in (feature.low, low) if bound is not None]
+        highs = [bound for bound in (feature.high, high) if bound is not None]
+        for bound in (*lows, *highs):
+            finite(bound, f"A bound of column {column!r}")
+        return self._with(replace(feature, low=max(lows, default=None), high=min(highs, default=None)))
+
+    def step(self, column: str, size: float) -> Self:
+        """Answers put this number on multiples of a step; a finer grid given before is made coarser."""
+        feature = self._number(column, "step")
+        coarser = replace(feature, step=size)
+        if feature.step is not None:
+            ratio = size / feature.step
+            if abs(ratio - round(ratio)) > 1e-9:
+                raise SchemaError(
+                    f"The step of column {column!r} must be a multiple of its present step {feature.step!r}. Got"
+                    f" {size!r} instead."
+                )
+        return self._with(coarser)
+
+    def allow(self, column: str, categories: Iterable[Scalar]) -> Self:
+        """Answers may move this column only to these categories; staying is always allowed."""
+        feature = self._choice(column, "allow")
+        if isinstance(categories, str):
+            raise SchemaError(f"allow takes a list of categories of column {column!r}. Write [{categories!r}].")
+        wanted = [value for value in categories if feature.position(value) >= 0]
+        before = feature.categories if feature.allowed is None else feature.allowed
+        kept = tuple(value for value in before if value in wanted)
+        if wanted and not kept:
+            raise SchemaError(
+                f"None of {enumerate_some(wanted)} of column {column!r} was still allowed. There is:"
+                f" {enumerate_some(before, 12)}."
+            )
+        return self._with(replace(feature, allowed=kept))
+
+    def forbid(self, column: str, before: Scalar, after: Scalar) -> Self:
+        """No answer moves this column from one category to the other."""
+        feature = self._choice(column, "forbid")
+        return self._with(replace(feature, forbidden=(*feature.forbidden, (before, after))))
+
+    def allow_missing(self, *columns: str) -> Self:
+        """Read gaps in these columns instead of refusing them. An answer may fill a gap and never makes one."""
+        return self._each(columns, lambda feature: feature.with_gaps())
+
+    def link(self, *columns: str) -> Self:
+        """These columns carry the same fact, so they change together and count as one change.
+
+        The first leads and must determine the others in the data (each education has one number of years).
+        """
+        return replace(self, links=(*self.links, columns))
+
+    def cost(self, column: str, per_unit: float | None = None, per_change: float | None = None) -> Self:
+        """Price a change of this column, per unit moved (numbers) and for changing it at all."""
+        if per_unit is None and per_change is None:
+            raise SchemaError(f"cost of column {column!r} needs per_unit or per_change. Got neither.")
+        feature = self[column]
+        if per_change is not None:
+            feature = replace(feature, cost_per_change=per_change)
+        if per_unit is not None:
+            if isinstance(feature, Categorical):
+                raise SchemaError(f"Column {column!r} is a {feature.kind} and has no units. Use per_change.")
+            feature = replace(feature, cost_per_unit=per_unit)
+        return self._with(feature)
+
+    def at_most(self, n: int) -> Self:
+        """No answer changes more than n features; linked columns count once."""
+        capped = replace(self, max_changes=n)
+        return capped if self.max_changes is None else replace(self, max_changes=min(n, self.max_changes))
+
+    def describe(self) -> list[dict[str, str]]:
+        """One row per column, in words fit for people who did not write the code."""
+        from avcg.wording import describe
+
+        return describe(self)
+
+    def __repr__(self) -> str:
+        from avcg.wording import table
+
+        return table(self)
+
+    def to_json(self) -> str:
+        """The schema as a versioned JSON text."""
+        features = [{"type": type(feature).__name__, **asdict(feature)} for feature in self.features]
+        content = {"features": features, "links": self.links, "max_changes": self.max_changes}
+        return json.dumps({"format": "avcg.schema", "version": self.VERSION, **content}, indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read back what `to_json` wrote.
+
+        Raises:
+            SchemaError: If the text is no schema, or was written by a newer version.
+        """
+        try:
+            content = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SchemaError(f"This is not JSON: {error}.") from None
+        if not isinstance(content, dict) or content.get("format") != "avcg.schema":
+            raise SchemaError('This JSON is not an avcg schema: it lacks "format": "avcg.schema".')
+        if content.get("version") != cls.VERSION:
+            raise SchemaError(
+                f"This schema has version {content.get('version')!r}; this avcg reads version {cls.VERSION}. Upgrade"
+                " avcg."
+            )
+        try:
+            features = tuple(_feature_from(entry) for entry in content["features"])
+            links = tuple(tuple(group) for group in content["links"])
+            return cls(features, links, content["max_changes"])
+        except (KeyError, TypeError) as error:
+            raise SchemaError(f"This schema is incomplete or damaged: {error!r}.") from None
+
+    def _with(self, feature: Feature) -> Self:
+        return replace(self, features=tuple(feature if old.name == feature.name else old for old in self.features))
+
+    def _each(self, columns: tuple[str, ...], change: Callable[[Feature], Feature]) -> Self:
+        schema = self
+        for column in columns:
+            schema = schema._with(change(schema[column]))
+        return schema
+
+    def _number(self, column: str, verb: str) -> Continuous:
+        feature = self[column]
+        if isinstance(feature, Continuous):
+            return feature
+        raise SchemaError(f"{verb} is for numbers; column {column!r} is a {feature.kind}. Use allow or forbid.")
+
+    def _choice(self, column: str, verb: str) -> Categorical:
+        feature = self[column]
+        if isinstance(feature, Categorical):
+            return feature
+        raise SchemaError(f"{verb} is for categories; column {column!r} is a {feature.kind}. Use between or step.")
+
+
+def _direction(feature: Feature, wanted: Literal["up", "down"]) -> Change:
+    if feature.change in ("any", wanted):
+        return wanted
+    now = "frozen" if feature.change == "none" else f"limited to only {feature.change}"
+    raise SchemaError(
+        f"Column {feature.name!r} is {now}; only_{wanted} would say something else. Call free({feature.name!r}) first"
+        " if the earlier limit no longer holds."
+    )
+
+
+def _feature_from(entry: dict[str, Any]) -> Feature:
+    entry = {key: tuple(tuple(v) if isinstance(v, list) else v for v in value) if isinstance(value, list) else value
+             for key, value in entry.items()}  # fmt: skip
+    kinds: dict[str, type[Feature]] = {"Continuous": Continuous, "Categorical": Categorical}
+    kind = kinds.get(entry.pop("type"))
+    if kind is None:
+        raise SchemaError(f"A feature must be of type {enumerate_some(kinds)}.")
+    known = [field.name for field in fields(kind)]
+    for key in entry:
+        if key not in known:
+            raise SchemaError(f"Feature {entry.get('name')!r} has an unknown entry {key!r}. {did_you_mean(key, known)}")
+    return kind(**entry)
