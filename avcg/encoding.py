@@ -53,7 +53,7 @@ class Link:
         columns: (W,) the codes that the followers take.
         knots: (m,) values of a numeric leader, ascending; None where the leader is categorical.
         table: (m, W) codes of the followers for each knot, or for each slot of a categorical leader.
-        known: (m,) whether the training rows have this leader value.
+        known: (m,) whether the training rows have this leader value, and followers may be where it puts them.
     """
 
     leader: int
@@ -331,7 +331,7 @@ def _learn_link(encoding: Encoding, group: Sequence[str], values: Values) -> Lin
         seen, first, inverse = np.unique(leading[complete], return_index=True, return_inverse=True)
         group_of = seen[inverse]
         known = np.zeros(_width(lead), bool)
-        known[seen] = True
+        known[seen] = _on_their_grids(encoding, followers, values.numbers[complete][first])
         table = np.zeros((len(known), len(columns)), np.float32)
         table[seen] = codes[complete][first][:, columns]
     wrong = (codes[complete][:, columns] != table[group_of]).any(axis=1)
@@ -344,6 +344,13 @@ def _learn_link(encoding: Encoding, group: Sequence[str], values: Values) -> Lin
             " must determine the others."
         )
     return Link(leader, tuple(followers), columns, knots, table, known)
+
+
+def _on_their_grids(encoding: Encoding, followers: Sequence[int], numbers: Floats) -> Flags:
+    """(rows,) whether all numeric followers lie on a multiple of their step."""
+    mine = [encoding.schema.features[position] for position in followers]
+    chosen = [j for j, feature in enumerate(encoding.numeric) if feature in mine]
+    return (encoding.on_grid(numbers) == numbers)[:, chosen].all(axis=1)
 
 
 def is_gap(value: object) -> bool:

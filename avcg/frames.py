@@ -241,10 +241,11 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
             continue
         if isinstance(feature, Continuous):
             new = values.numbers[at, encoding.numeric.index(feature)]
+            on_grid = feature.step is not None
         else:
             labels = _labels(feature)
-            new = labels[values.choices[at, encoding.categorical.index(feature)]]
-        columns.append(_replace(opened[feature.name], at, new))
+            new, on_grid = labels[values.choices[at, encoding.categorical.index(feature)]], True
+        columns.append(_replace(opened[feature.name], at, new, on_grid))
     return opened.with_columns(*columns).to_native() if columns else frame
 
 
@@ -271,10 +272,13 @@ def _labels(feature: Categorical) -> np.ndarray[Any, Any]:
     return labels
 
 
-def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
+def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any], on_grid: bool) -> nw.Series[Any]:
     """The column with some cells replaced, in its own dtype."""
     native = series.to_native()
-    new = _fit_dtype(series, new)
+    if series.dtype.is_float():
+        new = _fit_floats(series, at, new, on_grid)
+    elif series.dtype.is_integer():
+        new = _fit_integers(series, new)
     if isinstance(native, pd.Series):
         column = native.copy()
         if isinstance(column.dtype, pd.CategoricalDtype):
@@ -282,24 +286,34 @@ def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -
             column = column.cat.add_categories(lacking) if lacking else column
         column.iloc[at] = new
         return nw.from_native(column, series_only=True)
-    return series.scatter(
-        at.tolist(), nw.new_series(series.name, new.tolist(), series.dtype, backend=series.implementation)
-    )
+    cells = nw.new_series(series.name, new.tolist(), backend=series.implementation)
+    if series.dtype == nw.Unknown:  # polars has no type for a column of nothing but nulls
+        series = series.cast(cells.dtype)
+    return series.scatter(at.tolist(), cells.cast(series.dtype))
 
 
-def _fit_dtype(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    dtype = series.dtype
-    if not dtype.is_numeric() or new.dtype.kind != "f":
+def _fit_floats(
+    series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any], on_grid: bool
+) -> np.ndarray[Any, Any]:
+    """The numbers in the column's precision, rounded toward the factual: that cannot leave what it may do."""
+    if series.dtype != nw.Float32:
         return new
-    if dtype.is_float():
-        return new
+    rounded = new.astype(np.float32)
+    if on_grid:
+        return rounded
+    old = numbers(series)[at]
+    over = np.abs(rounded - old) > np.abs(new - old)
+    return np.where(over, np.nextafter(rounded, old.astype(np.float32)), rounded)
+
+
+def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     whole = np.rint(new)
     if (whole != new).any():
         raise DataError(
             f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give"
             f" the schema a step, schema.step({series.name!r}, 1), or convert the column with .astype(float)."
         )
-    bits = np.dtype(str(dtype).lower())
+    bits = np.dtype(str(series.dtype).lower())
     limits = np.iinfo(bits)
     outside = (whole < limits.min) | (whole > limits.max)
     if outside.any():

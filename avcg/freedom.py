@@ -111,11 +111,9 @@ class Freedom:
         at_most: int | Sequence[int] | None = None,
     ) -> Freedom:
         """What is left under a request; see `TabularSpace.restrict`."""
-        narrower = self
+        narrower = self if vary is None else _vary(self, encoding, vary)
         for name, wanted in (ranges or {}).items():
             narrower = _limit(narrower, encoding, name, wanted)
-        if vary is not None:
-            narrower = _vary(narrower._aligned(), encoding, vary)
         if at_most is not None:
             cap = np.atleast_1d(np.asarray(at_most))
             if cap.dtype.kind not in "iu" or (cap < 0).any():

@@ -178,8 +178,8 @@ class Loans:
     def least_cost(self, X: pd.DataFrame, price_income: float, price_month: float) -> Floats:
         """(N,) the least cost that grants each loan, at given prices per unit and 1 per changed category.
 
-        Every combination of owns, housing and rating is tried; what is then still lacking is bought with income,
-        which has the better points for its price and no upper limit here, or with whole months.
+        Every combination of owns, housing and rating is tried. What is then still lacking is bought with income alone,
+        or with as many whole months as fit and the rest with income or one more month. Ranges are not limited here.
         """
         best = np.full(len(X), np.inf)
         now = [X["owns"].to_numpy(bool), X["housing"].to_numpy(object), X["rating"].astype(object).to_numpy()]
@@ -188,10 +188,10 @@ class Loans:
             changes = np.sum(changed, axis=0)
             forbidden = (now[1] == "own") & (housing == "rent")
             lacking = np.maximum(0.0, -self.points(X.assign(owns=owns, housing=housing, rating=rating)))
-            cheapest = np.minimum(
-                lacking / self.PER_INCOME * price_income,
-                np.ceil(lacking / self.PER_MONTH - 1e-9) * price_month,
-            )
+            months = np.floor(lacking / self.PER_MONTH)
+            rest = (lacking - months * self.PER_MONTH) / self.PER_INCOME * price_income
+            mixed = months * price_month + np.minimum(rest, price_month)
+            cheapest = np.minimum(lacking / self.PER_INCOME * price_income, mixed)
             best = np.minimum(best, np.where(forbidden, np.inf, changes + cheapest))
         return best
 

@@ -1,0 +1,97 @@
+"""Rules of the house that a machine can check."""
+
+import ast
+import inspect
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import avcg
+
+ROOT = Path(avcg.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+
+# Imports go downward only: a module may import from its own level's neighbours listed before it, and from below.
+ORDER = [
+    "errors", "progress", "features", "schema", "wording", "encoding", "freedom", "projection", "frames", "space",
+    "images", "files", "datasets", "toys", "cli",
+]  # fmt: skip
+# A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
+LATE = {("schema", "frames"), ("schema", "wording")}
+
+
+def imports(tree, *, top_level):
+    nodes = tree.body if top_level else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "avcg":
+            names = [alias.name for alias in node.names] if node.module == "avcg" else [node.module.split(".")[1]]
+            yield from names
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.stem != "__init__"], ids=lambda path: path.stem)
+def test_imports_go_downward(path):
+    tree = ast.parse(path.read_text())
+    for name in imports(tree, top_level=False):
+        if (path.stem, name) not in LATE:
+            assert ORDER.index(name) < ORDER.index(path.stem), f"{path.stem} imports {name}, which stands above it"
+    assert path.stem in ORDER
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_modules_and_functions_stay_readable(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 450
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno <= 60, node.name
+            assert node.args.kwarg is None or node.name.startswith("_"), f"{node.name} takes **kwargs"
+            for default in (*node.args.defaults, *node.args.kw_defaults):
+                assert not isinstance(default, (ast.List, ast.Dict, ast.Set)), f"{node.name} has a mutable default"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_no_global_randomness(path):
+    text = path.read_text()
+    for forbidden in ("torch.manual_seed", "np.random.seed", "random.seed", "set_num_threads", "set_default_dtype"):
+        assert forbidden not in text
+
+
+def test_importing_changes_nothing_and_loads_nothing_heavy():
+    code = """
+import json, random, sys, os, warnings, logging
+before = (random.getstate(), dict(os.environ), list(warnings.filters), logging.root.level, sys.getrecursionlimit())
+import avcg
+after = (random.getstate(), dict(os.environ), list(warnings.filters), logging.root.level, sys.getrecursionlimit())
+light = sorted({name.split('.')[0] for name in sys.modules} & set(json.loads(sys.argv[1])))
+import numpy, torch
+state = lambda: (numpy.random.get_state()[1].tolist(), torch.get_rng_state().tolist(), torch.get_default_dtype(),
+                 torch.get_num_threads(), torch.is_grad_enabled(), numpy.geterr())
+import sklearn.model_selection
+before_use, drawn = state(), random.getstate()
+for name in avcg.__all__:
+    getattr(avcg, name)
+extras = {'pooch', 'polars', 'pyarrow', 'matplotlib', 'requests'}
+optional = sorted({name.split('.')[0] for name in sys.modules} & extras)
+print(json.dumps([before == after, light, state() == before_use, drawn == random.getstate(), optional]))
+"""
+    heavy = json.dumps(["torch", "pandas", "numpy", "sklearn", "narwhals", "typer", "rich", "pooch", "polars"])
+    found = subprocess.run([sys.executable, "-c", code, heavy], capture_output=True, text=True, check=True)
+    unchanged, light, state_kept, random_kept, optional = json.loads(found.stdout)
+    assert unchanged
+    assert light == []
+    assert state_kept
+    assert random_kept
+    # pandas loads pyarrow by itself where it is installed; that is no wish of ours.
+    assert set(optional) <= {"pyarrow"}
+
+
+def test_public_names_exist_and_are_documented():
+    assert set(avcg.__all__) <= set(dir(avcg))
+    for name in avcg.__all__:
+        thing = getattr(avcg, name)
+        assert inspect.getdoc(thing), name
+    with pytest.raises(AttributeError, match="nothing_such"):
+        avcg.nothing_such  # noqa: B018

@@ -1,0 +1,78 @@
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+import avcg
+from avcg import datasets
+from avcg.cli import app
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_help_lists_the_commands():
+    result = run("--help")
+    assert result.exit_code == 0
+    for word in ("demo", "data", "--version"):
+        assert word in result.output
+
+
+def test_version():
+    assert run("--version").output.strip() == f"avcg {avcg.__version__}"
+
+
+def test_demo_shows_the_schema_and_the_split():
+    result = run("demo")
+    assert result.exit_code == 0
+    for words in ("Breast Cancer", "569 rows", "worst area", "number", "train", "386", "malignant"):
+        assert words in result.output
+
+
+def test_data_list_names_every_dataset():
+    result = run("data", "list")
+    assert all(name in result.output for name in datasets.names())
+
+
+def test_data_show():
+    result = run("data", "show", "breast_cancer", "--seed", "1")
+    assert result.exit_code == 0
+    assert "Split with seed 1" in result.output
+    assert "doi.org/10.24432/C5DW2B" in result.output
+
+
+def test_data_show_of_images(tmp_path):
+    if not datasets.available("mnist"):
+        pytest.skip("the files of mnist are not at hand; set AVCG_DATA to their directory")
+    assert "images of 28 x 28" in run("data", "show", "mnist").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["data", "show", "adlut"], "Did you mean 'adult'"),
+        (["data", "show", "spambase", "--no-download", "--dir", "nowhere"], "spambase.data was not found in nowhere"),
+    ],
+)
+def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, says, tmp_path):
+    environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": ""}
+    code = "from avcg.cli import main; main()"
+    found = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
+    assert found.returncode == 2
+    assert says in found.stderr
+    assert "Traceback" not in found.stderr
+    assert found.stdout == ""
+
+
+def test_help_does_not_wait_for_torch():
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli import app\nCliRunner().invoke(app,"
+        " ['--help'])\nprint({m.split('.')[0] for m in sys.modules} & {'torch', 'pandas', 'numpy', 'sklearn'})"
+    )
+    started = time.perf_counter()
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"
+    assert time.perf_counter() - started < 5, "loading torch alone takes longer than this on a busy machine"

@@ -1,0 +1,283 @@
+"""The published files: what is in them, and what happens when they are not what they should be."""
+
+import gzip
+import hashlib
+import http.server
+import lzma
+import threading
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from avcg import Categorical, TabularSpace, datasets, files
+from avcg.errors import DataFileError, MissingExtraError
+
+COUNTS = {
+    "breast_cancer": {"malignant": 212, "benign": 357},
+    "adult": {"<=50K": 24_720 + 12_435, ">50K": 7_841 + 3_846},
+    "heart": {"healthy": 160, "disease": 137},
+    "spambase": {"ham": 2_788, "spam": 1_813},
+    "mnist": dict(enumerate([6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958])),
+    "cifar10": dict.fromkeys(
+        ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"], 6000
+    ),
+}
+SHAPES = {
+    "breast_cancer": (569, 30),
+    "adult": (48_842, 14),
+    "heart": (297, 13),
+    "spambase": (4_601, 57),
+    "mnist": (70_000, 28, 28),
+    "cifar10": (60_000, 32, 32, 3),
+}
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Each dataset once, if its files are at hand."""
+    kept = {}
+
+    def get(name):
+        if not datasets.available(name):
+            pytest.skip(f"the files of {name} are not at hand; set AVCG_DATA to their directory")
+        if name not in kept:
+            kept[name] = datasets.load(name, download=False)
+        return kept[name]
+
+    return get
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_rows_and_classes(load, name):
+    data = load(name)
+    assert data.X.shape == SHAPES[name]
+    assert len(data) == SHAPES[name][0] == datasets.about(name)["rows"]
+    assert Counter(data.y.tolist()) == COUNTS[name]
+    assert set(data.classes) == set(COUNTS[name])
+    assert data.citation
+    assert data.licence
+
+
+@pytest.mark.parametrize("name", datasets.names())
+def test_every_file_is_the_published_one(load, name):
+    load(name)
+    for source in datasets._RECIPES[name].sources:
+        path = files.find(source, None)
+        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        assert hashlib.sha256(content).hexdigest() == source.sha256
+
+
+@pytest.mark.parametrize("name", ["breast_cancer", "adult", "heart", "spambase"])
+def test_its_schema_fits_its_rows(load, name):
+    data = load(name)
+    space = TabularSpace.fit(data.schema, data.X)
+    some = data.X.iloc[:: max(1, len(data) // 500)]
+    pd.testing.assert_frame_equal(space.decode(space.encode(some), like=some), some)
+
+
+def test_adult_is_what_the_documentation_says(load):
+    data = load("adult")
+    frozen = {name for name in data.schema if data.schema[name].change == "none"}
+    assert frozen == {"age", "sex", "race", "native-country", "fnlwgt"}
+    assert data.schema.links == (("education", "education-num"),)
+    assert {name: int((data.X[name] == "?").sum()) for name in ("workclass", "occupation", "native-country")} == {
+        "workclass": 1836 + 963,
+        "occupation": 1843 + 966,
+        "native-country": 583 + 274,
+    }
+    assert "?" not in data.schema["occupation"].allowed
+    assert not data.X.isna().any().any()
+
+
+def test_heart_keeps_its_published_codes(load):
+    data = load("heart")
+    assert {name: data.schema[name].categories for name in ("cp", "thal", "slope")} == {
+        "cp": (1, 2, 3, 4),
+        "thal": (3, 6, 7),
+        "slope": (1, 2, 3),
+    }
+    assert {name for name in data.schema if data.schema[name].change == "none"} == {"age", "sex"}
+    assert data.schema["ca"].kind == "whole number"
+
+
+def test_spambase_columns(load):
+    data = load("spambase")
+    assert list(data.X.columns[[0, 47, 48, 53, 54, 56]]) == [
+        "word_freq_make", "word_freq_conference", "char_freq_;", "char_freq_#",
+        "capital_run_length_average", "capital_run_length_total",
+    ]  # fmt: skip
+    assert int(data.X.assign(y=data.y).duplicated().sum()) == 391
+    assert not any(isinstance(feature, Categorical) for feature in data.schema.features)
+
+
+def test_mnist_starts_as_everybody_knows(load):
+    data = load("mnist")
+    assert data.y[:5].tolist() == [5, 0, 4, 1, 9]
+    assert data.X.dtype == np.uint8
+
+
+class TestSplit:
+    def test_shares_and_strata(self):
+        data = datasets.load("breast_cancer")
+        train, validation, test = data.split(seed=3)
+        assert (len(train), len(validation), len(test)) == (386, 69, 114)
+        share = (data.y == "benign").mean()
+        for part in (train, validation, test):
+            assert abs((part.y == "benign").mean() - share) < 0.02
+
+    def test_nothing_is_lost_or_shared(self):
+        data = datasets.load("breast_cancer")
+        rows = [index for part in data.split(seed=1) for index in part.X.index]
+        assert sorted(rows) == list(range(569))
+
+    def test_a_seed_is_a_split(self):
+        data = datasets.load("breast_cancer")
+        same, other = data.split(seed=1)[2], data.split(seed=2)[2]
+        assert same.X.index.equals(data.split(seed=1)[2].X.index)
+        assert not same.X.index.equals(other.X.index)
+
+
+CONTENT = b"one,two\n1,2\n"
+SOURCE = files.Source("toy.csv", hashlib.sha256(CONTENT).hexdigest(), "http://127.0.0.1:1/toy.csv")
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("AVCG_DATA", raising=False)
+    return tmp_path / "cache" / "avcg"
+
+
+@pytest.fixture
+def server(tmp_path):
+    """A web server on this machine; answers are added by path."""
+    answers = {}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            body, length = answers.get(self.path, (None, 0))
+            self.send_response(200 if body is not None else 404)
+            self.send_header("Content-Length", str(length))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        def log_message(self, *arguments):
+            pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=running.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{running.server_port}", answers
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+def source_at(server, **changes):
+    return files.Source(**({"path": "toy.csv", "sha256": SOURCE.sha256, "url": f"{server}/toy.csv"} | changes))
+
+
+class TestFiles:
+    def test_places_in_order(self, tmp_path, cache, monkeypatch):
+        for place in (tmp_path / "given", tmp_path / "named", cache):
+            place.mkdir(parents=True)
+            (place / "toy.csv").write_bytes(CONTENT)
+        monkeypatch.setenv("AVCG_DATA", str(tmp_path / "named"))
+        assert files.find(SOURCE, tmp_path / "given").parent.name == "given"
+        assert files.find(SOURCE, None).parent.name == "named"
+        monkeypatch.delenv("AVCG_DATA")
+        assert files.find(SOURCE, None).parent == cache
+
+    def test_a_changed_or_truncated_file_is_refused(self, tmp_path, cache):
+        for content in (CONTENT + b"x", CONTENT[:5], b""):
+            (tmp_path / "toy.csv").write_bytes(content)
+            with pytest.raises(DataFileError, match=r"toy.csv is not the published one: its SHA-256.*Delete it"):
+                files.read(SOURCE, tmp_path, download=False)
+
+    def test_a_truncated_archive_is_refused(self, tmp_path, cache):
+        whole = lzma.compress(CONTENT * 1000)
+        (tmp_path / "toy.bin.xz").write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(DataFileError, match=r"toy.bin.xz is damaged or truncated"):
+            files.read(files.Source("toy.bin", "0", ""), tmp_path, download=False)
+
+    def test_a_missing_file_says_where_it_was_looked_for(self, tmp_path, cache):
+        with pytest.raises(DataFileError, match=r"toy.csv was not found in .*avcg. Put it there, set AVCG_DATA"):
+            files.read(SOURCE, tmp_path, download=False)
+
+    def test_a_missing_file_without_network(self, cache):
+        with pytest.raises(DataFileError, match=r"could not be fetched from http.*set AVCG_DATA"):
+            files.read(SOURCE, None, download=True)
+        assert leftovers(cache) == []
+
+    def test_a_download_is_checked_and_kept(self, cache, server):
+        url, answers = server
+        answers["/toy.csv"] = (CONTENT, len(CONTENT))
+        assert files.read(source_at(url), None, download=True) == CONTENT
+        answers.clear()
+        assert files.read(source_at(url), None, download=True) == CONTENT, "from the cache"
+
+    @pytest.mark.parametrize("body", [(CONTENT[:6], 6), (CONTENT[:6], len(CONTENT)), (b"another", 7)])
+    def test_a_failed_download_leaves_nothing(self, cache, server, body):
+        url, answers = server
+        answers["/toy.csv"] = body
+        with pytest.raises(DataFileError, match="could not be fetched"):
+            files.read(source_at(url), None, download=True)
+        assert leftovers(cache) == []
+
+    def test_a_file_inside_an_archive(self, tmp_path, cache, server):
+        import io
+        import tarfile
+
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+            entry = tarfile.TarInfo("batches/toy.bin")
+            entry.size = len(CONTENT)
+            archive.addfile(entry, io.BytesIO(CONTENT))
+        url, answers = server
+        answers["/all.tar.gz"] = (packed.getvalue(), len(packed.getvalue()))
+        md5 = hashlib.md5(packed.getvalue()).hexdigest()
+        source = source_at(url, path="parts/toy.bin", url=f"{url}/all.tar.gz", md5=md5)
+        assert files.read(source, None, download=True) == CONTENT
+        assert leftovers(cache) == ["all.tar.gz", "parts/toy.bin"]
+
+    def test_without_the_extra_the_way_to_it_is_named(self, cache, monkeypatch):
+        import sys
+
+        monkeypatch.setitem(sys.modules, "pooch", None)
+        with pytest.raises(
+            MissingExtraError, match=r"needs the package 'pooch'. Install it with: pip install 'avcg\[data\]'"
+        ):
+            files.read(SOURCE, None, download=True)
+
+    def test_a_damaged_dataset_file_is_refused_by_name(self, tmp_path, cache):
+        (tmp_path / "spambase.data").write_bytes(b"1,2,3\n")
+        with pytest.raises(DataFileError, match=r"spambase.data is not the published one"):
+            datasets.load("spambase", tmp_path)
+
+
+def leftovers(cache):
+    return (
+        sorted(str(path.relative_to(cache)) for path in Path(cache).rglob("*") if path.is_file())
+        if cache.exists()
+        else []
+    )
+
+
+def test_idx_files_are_read_from_their_headers_on(tmp_path):
+    """A hand-made pair of files, one image each, through the very reader of MNIST."""
+    header = {
+        "images-idx3": b"\0\0\x08\x03" + b"".join(n.to_bytes(4, "big") for n in (1, 28, 28)),
+        "labels-idx1": b"\0\0\x08\x01\0\0\0\x01",
+    }
+    pixels = bytes(range(256)) * 3 + bytes(16)
+
+    def read(path):
+        return gzip.compress(header["images-idx3"] + pixels if "images" in path else header["labels-idx1"] + b"\x07")
+
+    images, labels, _, _ = datasets._mnist(read)
+    assert images.shape == (2, 28, 28)
+    assert images[1].tobytes() == pixels
+    assert labels.tolist() == [7, 7]

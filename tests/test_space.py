@@ -1,0 +1,348 @@
+"""The tabular space by example: each rule once, with numbers one can check by hand."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+
+from avcg import Schema, TabularSpace
+
+ROWS = pd.DataFrame(
+    {
+        "age": [20, 30, 40, 50],
+        "pay": [1.0, 2.0, 3.0, 4.0],
+        "job": ["clerk", "nurse", "smith", "clerk"],
+        "grade": pd.Categorical(["low", "mid", "high", "mid"], ["low", "mid", "high"], ordered=True),
+        "owner": [True, False, True, False],
+    }
+)
+
+
+def space_of(schema=None, frame=ROWS, **options):
+    return TabularSpace.fit(schema or Schema.infer(frame), frame, **options)
+
+
+def moved(space, frame=ROWS, **wishes):
+    """The answers when a decoder wishes for these raw values or categories, everything else as it is."""
+    x = space.encode(frame)
+    wish = x.clone()
+    for name, value in wishes.items():
+        feature = space.schema[name]
+        block = space.encoding.slices[space.schema.names.index(name)]
+        if hasattr(feature, "categories"):
+            wish[:, block] = 0
+            wish[:, block.start + feature.position(value)] = 1
+        else:
+            i = space.encoding.numeric.index(feature)
+            wish[:, block.start] = (value - space.encoding.center[i]) / space.encoding.scale[i]
+            wish[:, block.start + 1 : block.stop] = 0
+    return space.decode(space.project(wish, x), like=frame)
+
+
+class TestEncoding:
+    def test_standard_scaling_is_scikit_learns(self):
+        from sklearn.preprocessing import StandardScaler
+
+        x = space_of().encode(ROWS)
+        expected = StandardScaler().fit_transform(ROWS[["age", "pay"]].astype(float))
+        np.testing.assert_allclose(x[:, :2], expected, atol=1e-6)
+        assert x[:, 2:].sum(dim=1).tolist() == [3.0] * 4, "one category in each of three columns"
+
+    def test_minmax_scaling_spans_zero_to_one(self):
+        x = space_of(scaling="minmax").encode(ROWS)
+        assert (x[:, 1].min(), x[:, 1].max()) == (0.0, 1.0)
+
+    def test_a_row_as_a_dict_has_the_same_codes(self):
+        schema = Schema.infer(ROWS).allow_missing("pay", "job")
+        gappy = ROWS.assign(pay=[1.0, None, 3.0, 4.0], job=["clerk", "nurse", None, "clerk"])
+        space = space_of(schema, gappy)
+        x = space.encode(gappy)
+        for i, row in enumerate(gappy.to_dict("records")):
+            assert torch.equal(space.encode(row)[0], x[i])
+            reread = json.loads(json.dumps(row).replace("NaN", "null"))
+            assert torch.equal(space.encode(reread)[0], x[i])
+        assert torch.equal(space.encode({"age": np.int64(20)} | gappy.drop(columns="age").iloc[0].to_dict())[0], x[0])
+
+    def test_encoding_a_row_needs_neither_torch_nor_pandas(self):
+        code = (
+            "import sys, numpy as np\n"
+            "from avcg.schema import Schema\n"
+            "from avcg.features import Continuous, Categorical\n"
+            "from avcg.encoding import Encoding, Values\n"
+            "from avcg.freedom import Freedom\n"
+            "from avcg.projection import project\n"
+            "s = Schema((Continuous('a'), Categorical('b', ('x', 'y'))))\n"
+            "e = Encoding.fit(s, Values(np.array([[1.0], [3.0]]), np.array([[0], [1]])))\n"
+            "x = e.encode_row({'a': 1.0, 'b': 'y'})[None]\n"
+            "y = project(e, Freedom.of(e), x[None] + 9, x)\n"
+            "assert e.decode(y[0]).numbers[0, 0] == 3.0\n"
+            "print(sorted({m.split('.')[0] for m in sys.modules} &"
+            " {'torch', 'pandas', 'sklearn', 'narwhals', 'rich'}))\n"
+        )
+        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == "[]"
+
+
+class TestProjection:
+    def test_frozen_columns_stay(self):
+        answers = moved(space_of(Schema.infer(ROWS).freeze("age", "job")), age=45, job="smith")
+        pd.testing.assert_frame_equal(answers, ROWS)
+
+    def test_directions(self):
+        answers = moved(space_of(Schema.infer(ROWS).only_up("age").only_down("grade")), age=35, grade="mid")
+        assert answers["age"].tolist() == [35, 35, 40, 50]
+        assert answers["grade"].tolist() == ["low", "mid", "mid", "mid"]
+
+    def test_a_factual_outside_its_range_only_moves_toward_it(self):
+        space = space_of(Schema.infer(ROWS).between("age", 25, 35))
+        assert moved(space, age=10)["age"].tolist() == [20, 25, 25, 25]
+        assert moved(space, age=60)["age"].tolist() == [35, 35, 40, 50]
+
+    def test_a_step_puts_changes_on_its_grid_and_leaves_the_rest(self):
+        frame = ROWS.assign(age=[21, 30, 37, 52])
+        space = space_of(Schema.infer(frame).step("age", 5), frame)
+        assert moved(space, frame, age=38.1)["age"].tolist() == [40, 40, 37, 40], "37 is nearer to 38.1 than 40 is"
+        assert moved(space, frame, age=1000)["age"].tolist() == [50, 50, 50, 52], (
+            "no multiple of 5 beyond 50 is in range"
+        )
+
+    def test_decimal_steps_look_decimal(self):
+        answers = moved(space_of(Schema.infer(ROWS, kinds={"pay": "continuous"}).step("pay", 0.1)), pay=3.3000001)
+        assert answers["pay"].tolist() == [3.3] * 4
+
+    def test_allow_and_forbid(self):
+        schema = Schema.infer(ROWS).allow("job", ["nurse", "smith"]).forbid("job", "clerk", "nurse")
+        assert moved(space_of(schema), job="nurse")["job"].tolist() == ["clerk", "nurse", "nurse", "clerk"]
+        assert moved(space_of(schema), job="clerk")["job"].tolist() == ["clerk", "nurse", "smith", "clerk"]
+
+    def test_it_finds_the_nearest_allowed_number(self):
+        """Against every allowed whole number, one by one."""
+        space = space_of(Schema.infer(ROWS).only_up("age").between("age", 27, 43))
+        x = space.encode(ROWS)
+        for wish in torch.linspace(-3, 3, 61).tolist():
+            x_cf = x.clone()
+            x_cf[:, 0] = wish
+            found = space.decode(space.project(x_cf, x), like=ROWS)["age"]
+            wanted = wish * space.encoding.scale[0] + space.encoding.center[0]
+            for before, after in zip(ROWS["age"], found, strict=True):
+                allowed = [v for v in range(100) if v == before or (v > before and min(27, before) <= v <= 43)]
+                assert abs(after - wanted) == pytest.approx(min(abs(v - wanted) for v in allowed), abs=1e-5)
+
+    def test_it_finds_the_nearest_point_with_few_changes(self):
+        """Against every set of changes of the allowed size, one by one."""
+        free = space_of()
+        x = free.encode(ROWS)
+        rng = np.random.default_rng(0)
+        wish = torch.from_numpy(rng.normal(size=(20, *x.shape)).astype(np.float32) * 2)
+        capped = space_of(Schema.infer(ROWS).at_most(2)).project(wish, x)
+        whole = free.project(wish, x)
+        best = torch.full(whole.shape[:2], torch.inf)
+        for kept in itertools.combinations(range(5), 2):
+            some = x.expand_as(whole).clone()
+            for j in kept:
+                block = free.encoding.slices[j]
+                some[..., block] = whole[..., block]
+            best = torch.minimum(best, free.distance(some, whole))
+        found = free.distance(capped, whole)
+        torch.testing.assert_close(found, best)
+
+    def test_several_answers_at_once_are_the_same_as_one_by_one(self):
+        space = space_of(
+            Schema.infer(ROWS).link("job", "owner").freeze("age"), ROWS.assign(owner=[True, False, True, True])
+        )
+        x = space.encode(ROWS.assign(owner=[True, False, True, True]))
+        wish = torch.from_numpy(np.random.default_rng(1).normal(size=(6, *x.shape)).astype(np.float32))
+        together = space.project(wish, x)
+        for k, i in itertools.product(range(6), range(4)):
+            assert torch.equal(space.project(wish[k, i : i + 1], x[i : i + 1])[0], together[k, i])
+
+
+class TestLinks:
+    FRAME = pd.DataFrame(
+        {"education": ["school", "college", "phd", "college"], "years": [10, 14, 20, 14], "pay": [1.0, 2.0, 3.0, 4.0]}
+    )
+
+    def test_followers_follow_and_count_once(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years").at_most(1), self.FRAME)
+        answers = moved(space, self.FRAME, education="phd")
+        assert answers["education"].tolist() == ["phd"] * 4
+        assert answers["years"].tolist() == [20] * 4
+        assert space.distance(space.encode(answers), space.encode(self.FRAME)).tolist() == [1.0, 1.0, 0.0, 1.0]
+
+    def test_a_followers_limits_bind_its_leader(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years").only_up("years"), self.FRAME)
+        answers = moved(space, self.FRAME, education="college")
+        assert answers["education"].tolist() == ["college", "college", "phd", "college"], "a doctorate is not undone"
+        relaxed = space.relax(torch.full((4, 5), 3.0), space.encode(self.FRAME))
+        assert relaxed[2, 1] == 1.0, "nor in training"
+
+    def test_a_followers_step_binds_its_leader(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years").step("years", 5), self.FRAME)
+        answers = moved(space, self.FRAME, education="college")
+        assert answers["education"].tolist() == ["school", "college", "phd", "college"], "14 is no multiple of 5"
+
+    def test_freezing_one_freezes_all(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years").freeze("years"), self.FRAME)
+        pd.testing.assert_frame_equal(moved(space, self.FRAME, education="phd"), self.FRAME)
+
+    def test_varying_one_varies_all(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years"), self.FRAME).restrict(vary=["years"])
+        assert moved(space, self.FRAME, education="phd", pay=1.5)["years"].tolist() == [20] * 4
+
+    def test_a_number_can_lead(self):
+        frame = pd.DataFrame({"age": [10, 20, 30], "band": ["young", "young", "old"], "half": [5.0, 10.0, 15.0]})
+        schema = Schema.infer(frame, kinds={"half": "continuous"}).link("age", "band", "half")
+        answers = moved(space_of(schema, frame), frame, age=26)
+        assert answers["age"].tolist() == [26, 26, 26]
+        assert answers["band"].tolist() == ["old"] * 3, "26 is nearer to 30 than to 20"
+        np.testing.assert_allclose(answers["half"], 13.0, atol=1e-5)
+
+    def test_a_row_that_never_obeyed_the_link_is_left_alone_until_it_moves(self):
+        space = space_of(Schema.infer(self.FRAME).link("education", "years"), self.FRAME)
+        odd = self.FRAME.assign(years=[11, 14, 20, 14])
+        pd.testing.assert_frame_equal(moved(space, odd, pay=1.0).drop(columns="pay"), odd.drop(columns="pay"))
+        assert moved(space, odd, education="college")["years"].tolist() == [14] * 4
+
+
+class TestGaps:
+    FRAME = pd.DataFrame({"pay": [1.0, None, 3.0], "job": ["clerk", "nurse", None]})
+
+    def space(self, change=lambda schema: schema):
+        return space_of(change(Schema.infer(self.FRAME).allow_missing("pay", "job")), self.FRAME)
+
+    def test_they_survive_the_way_there_and_back(self):
+        space = self.space()
+        back = space.decode(space.encode(self.FRAME), like=self.FRAME)
+        pd.testing.assert_frame_equal(back, self.FRAME)
+        assert (
+            space.decode(space.encode(self.FRAME)).isna().to_numpy().tolist() == self.FRAME.isna().to_numpy().tolist()
+        )
+
+    def test_they_can_be_filled(self):
+        answers = moved(self.space(), self.FRAME, pay=2.0, job="nurse")
+        assert answers["pay"].tolist() == [2.0, 2.0, 2.0]
+        assert answers["job"].tolist() == ["nurse", "nurse", "nurse"]
+
+    def test_they_are_never_invented(self):
+        space = self.space()
+        x = space.encode(self.FRAME)
+        wish = torch.full_like(x, -5.0)
+        wish[:, [1, 4]] = 1e6  # a decoder that wants nothing but gaps
+        pd.testing.assert_frame_equal(
+            space.decode(space.project(wish, x), like=self.FRAME).isna(), self.FRAME.isna(), check_exact=True
+        )
+
+    def test_frozen_gaps_stay(self):
+        space = self.space(lambda schema: schema.freeze("pay", "job"))
+        pd.testing.assert_frame_equal(moved(space, self.FRAME, pay=2.0, job="nurse"), self.FRAME)
+
+    def test_filling_one_counts_as_a_change(self):
+        space = self.space()
+        answers = moved(space, self.FRAME, pay=2.0)
+        assert space.changed(answers, self.FRAME)[:, 0].tolist() == [True, True, True]
+        assert space.distance(space.encode(answers), space.encode(self.FRAME)).tolist() == [1.0, 1.0, 1.0]
+
+
+class TestRequests:
+    def test_each_row_its_own(self):
+        space = space_of().restrict(
+            vary=[["age"], ["job"], ["age", "job"], []], ranges={"age": ([20, 20, 30, 20], [22, 50, 35, 50])}
+        )
+        answers = moved(space, age=45, job="smith")
+        assert answers["age"].tolist() == [22, 30, 40, 50], "40 lies outside 30 to 35 and may not go further"
+        assert answers["job"].tolist() == ["clerk", "smith", "smith", "clerk"]
+
+    def test_categories_of_each_row_its_own(self):
+        space = space_of().restrict(ranges={"job": [["smith"], ["clerk"], ["nurse"], ["nurse", "smith"]]})
+        assert moved(space, job="smith")["job"].tolist() == ["smith", "nurse", "smith", "smith"]
+
+    def test_a_boolean_array_is_the_same_as_lists(self):
+        mask = np.zeros((4, 5), bool)
+        mask[0, 0] = mask[1, 2] = True
+        by_array, by_lists = space_of().restrict(vary=mask), space_of().restrict(vary=[["age"], ["job"], [], []])
+        pd.testing.assert_frame_equal(moved(by_array, age=45, job="smith"), moved(by_lists, age=45, job="smith"))
+
+    def test_caps(self):
+        space = space_of().restrict(at_most=[0, 1, 2, 3])
+        answers = moved(space, age=45, pay=1.0, job="smith", owner=True)
+        assert space.changed(answers, ROWS).sum(axis=1).tolist() == [0, 1, 2, 3]
+
+    def test_two_requests_narrow_further(self):
+        space = space_of().restrict(vary=["age", "job"]).restrict(ranges={"age": (30, None)})
+        assert space.freedom.movable(space.encoding)[0].tolist() == [True, False, True, False, False]
+
+
+class TestDistance:
+    def test_prices(self):
+        schema = Schema.infer(ROWS).cost("age", per_unit=0.5, per_change=2).cost("job", per_change=3)
+        space = space_of(schema)
+        x = space.encode(ROWS)
+        answers = space.encode(ROWS.assign(age=[24, 30, 40, 50], job=["smith", "nurse", "nurse", "clerk"]))
+        np.testing.assert_allclose(space.distance(answers, x), [0.5 * 4 + 2 + 3, 0, 3, 0], atol=1e-5)
+
+    def test_it_carries_gradients(self):
+        space = space_of()
+        x = space.encode(ROWS)
+        x_cf = (x + 0.1).requires_grad_()
+        space.distance(x_cf, x).sum().backward()
+        assert (x_cf.grad > 0).all()
+
+
+class TestRelax:
+    def test_gradient_equals_finite_differences(self):
+        frame = TestLinks.FRAME.assign(years=[10, 14, 20, 14])
+        schema = Schema.infer(frame).link("education", "years").only_up("years").between("pay", 0, 10)
+        space = space_of(schema, frame)
+        x = space.encode(frame).double()
+        raw = torch.from_numpy(np.random.default_rng(0).normal(size=(2, *x.shape))).requires_grad_()
+        assert torch.autograd.gradcheck(lambda r: space.relax(r, x), raw)
+
+    def test_a_number_that_leads_carries_gradients_to_its_followers(self):
+        frame = pd.DataFrame({"age": [10.0, 20.0, 40.0], "half": [5.5, 10.0, 30.0]})
+        space = space_of(Schema.infer(frame, kinds={"age": "continuous"}).link("age", "half"), frame)
+        x = space.encode(frame).double()
+        raw = torch.tensor([[0.1, 0.0], [0.2, 0.0], [-0.3, 0.0]], dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda r: space.relax(r, x), raw)
+
+    def test_hard_logits_agree_with_projection(self):
+        """A decoder that is sure of itself trains on what people will receive, up to grids."""
+        space = space_of(Schema.infer(ROWS, kinds={"age": "continuous", "pay": "continuous"}).only_up("grade"))
+        x = space.encode(ROWS)
+        raw = torch.from_numpy(np.random.default_rng(3).normal(size=(8, *x.shape)).astype(np.float32))
+        raw[..., 2:] *= 1e5
+        torch.testing.assert_close(space.relax(raw, x), space.project(raw, x), atol=1e-6, rtol=1e-6)
+
+
+def test_polars_frames_come_back_as_polars():
+    frame = pl.from_pandas(ROWS.assign(grade=ROWS["grade"].astype(str)))
+    space = space_of(Schema.infer(frame).freeze("job"), frame)
+    answers = moved(space, frame, age=33, owner=True)
+    assert isinstance(answers, pl.DataFrame)
+    assert answers.schema == frame.schema
+    assert answers["age"].to_list() == [33] * 4
+    assert answers["owner"].to_list() == [True] * 4
+
+
+def test_a_polars_column_of_nothing_but_nulls_can_be_filled():
+    training = pl.DataFrame({"pay": [1.0, None], "job": ["clerk", None]})
+    space = space_of(Schema.infer(training).allow_missing("pay", "job"), training)
+    empty = pl.DataFrame({"pay": [None], "job": [None]})
+    assert moved(space, empty, pay=1.0, job="clerk").rows() == [(1.0, "clerk")]
+
+
+def test_the_users_frame_is_never_written_to():
+    before = ROWS.copy(deep=True)
+    moved(space_of(), age=45, pay=3.5, job="smith", grade="high", owner=True)
+    pd.testing.assert_frame_equal(ROWS, before)
+
+
+def test_numbers_a_float32_cannot_hold_come_back_exactly():
+    frame = pd.DataFrame({"id": [1_000_000_007, 2_000_000_011, 2_000_000_012], "pay": [1.1, 2.2, 3.3]})
+    space = space_of(Schema.infer(frame).freeze("id"), frame)
+    assert moved(space, frame, pay=2.0)["id"].tolist() == frame["id"].tolist()
