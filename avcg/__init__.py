@@ -10,6 +10,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from avcg import datasets as datasets
+    from avcg import errors as errors
     from avcg import toys as toys
     from avcg.features import Categorical as Categorical
     from avcg.features import Continuous as Continuous
@@ -26,6 +27,7 @@ _HOME = {
     "Space": "avcg.space",
     "TabularSpace": "avcg.space",
     "datasets": "avcg.datasets",
+    "errors": "avcg.errors",
     "toys": "avcg.toys",
 }
 __all__ = sorted(_HOME)

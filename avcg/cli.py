@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,9 +30,15 @@ app.add_typer(data_app, name="data")
 
 Directory = Annotated[str | None, typer.Option("--dir", help="Where the original files lie (default: $AVCG_DATA).")]
 
+Seed = Annotated[int, typer.Option(help="Of the split.", min=0, max=2**32 - 1)]
+
 
 def main() -> None:
     """Run the command line; what a user did wrong is one sentence on standard error and exit code 2."""
+    # A terminal that knows no arrows shows question marks instead of a traceback.
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         app()
     except AvcgError as error:
@@ -55,7 +62,7 @@ def options(
 
 
 @app.command()
-def demo(seed: Annotated[int, typer.Option(help="Of the split.")] = 0) -> None:
+def demo(seed: Seed = 0) -> None:
     """Show what avcg makes of the embedded breast-cancer data: the schema it infers and the split it uses."""
     from avcg import datasets
 
@@ -87,7 +94,7 @@ def show_dataset(
     name: str,
     directory: Directory = None,
     download: Annotated[bool, typer.Option(help="Fetch files that are not at hand.")] = True,
-    seed: Annotated[int, typer.Option(help="Of the split.")] = 0,
+    seed: Seed = 0,
 ) -> None:
     """What is in a dataset: columns, constraints, classes and split."""
     from avcg import datasets

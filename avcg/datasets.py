@@ -19,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg import files
-from avcg.errors import DataError, did_you_mean
+from avcg.errors import DataError, SettingError, did_you_mean
 from avcg.features import Categorical
 from avcg.files import Source
 from avcg.schema import Schema
@@ -72,6 +72,14 @@ class Dataset:
         """
         from sklearn.model_selection import train_test_split
 
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise SettingError(f"The 'seed' of split must be a whole number from 0 to 2**32 - 1. Got {seed!r} instead.")
+        fewest = min(int((self.y == label).sum()) for label in set(self.y.tolist()))
+        if len(self) < 20 or fewest < 4:
+            raise DataError(
+                f"{len(self)} rows, {fewest} of the rarest class, are too few to split in three with every class in"
+                " each."
+            )
         rows = np.arange(len(self))
         rest, test = train_test_split(rows, test_size=0.2, stratify=self.y, random_state=seed)
         train, validation = train_test_split(rest, test_size=0.15, stratify=self.y[rest], random_state=seed)
@@ -150,7 +158,7 @@ def _breast_cancer(_: Read) -> tuple[Any, NDArray[Any], tuple[str, ...], Schema]
     bunch = load_breast_cancer(as_frame=True)
     classes = tuple(str(name) for name in bunch.target_names)
     X = bunch.data
-    # Thirty measurements, two of which hold only whole numbers in no row but by chance: all are continuous.
+    # Measurements all, even if some column held whole numbers by chance.
     schema = Schema.infer(X, kinds=dict.fromkeys(X.columns, "continuous"))
     return X, np.array(classes, object)[bunch.target.to_numpy()], classes, schema
 
@@ -223,6 +231,7 @@ _CIFAR_FILES = (*(f"cifar10/data_batch_{i}.bin" for i in range(1, 6)), "cifar10/
 
 
 def _cifar10(read: Read) -> tuple[Any, NDArray[Any], tuple[str, ...], None]:
+    read(_CIFAR_FILES[0])  # brings the whole archive, if it must be downloaded, before two threads would each want to
     # Decompression takes seconds a batch and lets other threads run.
     with ThreadPoolExecutor(2) as pool:
         records = np.concatenate(

@@ -1,12 +1,14 @@
 """Raw values to float32 codes and back, with numpy alone.
 
-A number takes one code, scaled; a column that may have gaps takes one more, 1 where it is missing. A category takes one
-code per category, 1 at its own. Between the user's frame and the codes stand `Values`: float64 numbers and category
-positions, exact. Nothing here imports torch or pandas, so that a light scorer can encode a row given as a dict.
+A number takes one code, scaled (float32 tells a few million steps apart, and no more); a column that may have gaps
+takes one more, 1 where it is missing. A category takes one code per category, 1 at its own. Between the user's frame
+and the codes stand `Values`: float64 numbers and category positions, exact. Nothing here imports torch or pandas, so
+that a light scorer can encode a row given as a dict.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -26,6 +28,8 @@ Positions = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Scaling = Literal["standard", "minmax"]
 
+_LARGEST = float(np.finfo(np.float32).max)
+
 
 @dataclass(frozen=True, eq=False)
 class Values:
@@ -44,27 +48,6 @@ class Values:
 
 
 @dataclass(frozen=True, eq=False)
-class Link:
-    """How followers are read off their leader, as seen in the training rows.
-
-    Attributes:
-        leader: Position of the leading feature in the schema.
-        followers: Positions of the following features.
-        columns: (W,) the codes that the followers take.
-        knots: (m,) values of a numeric leader, ascending; None where the leader is categorical.
-        table: (m, W) codes of the followers for each knot, or for each slot of a categorical leader.
-        known: (m,) whether the training rows have this leader value, and followers may be where it puts them.
-    """
-
-    leader: int
-    followers: tuple[int, ...]
-    columns: Positions
-    knots: Floats | None
-    table: Codes
-    known: Flags
-
-
-@dataclass(frozen=True, eq=False)
 class Encoding:
     """A schema with the scaling of the training rows: all it takes to encode and decode.
 
@@ -75,7 +58,6 @@ class Encoding:
         scale: (n,) numbers are then divided by it; 1 for a constant column.
         low: (n,) lowest value in the training rows.
         high: (n,) highest value in the training rows.
-        links: How linked columns follow their leaders.
     """
 
     schema: Schema
@@ -84,14 +66,13 @@ class Encoding:
     scale: Floats
     low: Floats
     high: Floats
-    links: tuple[Link, ...] = ()
 
     @classmethod
     def fit(cls, schema: Schema, values: Values, scaling: Scaling = "standard") -> Self:
-        """Learn scaling, ranges and links from training rows.
+        """Learn scaling and ranges from training rows.
 
         Raises:
-            DataError: If a numeric column has no value at all, or a linked column is not determined by its leader.
+            DataError: If a numeric column has no value at all, or values beyond scaling.
         """
         numbers = values.numbers
         names = [feature.name for feature in schema.numeric]
@@ -109,10 +90,7 @@ class Encoding:
             raise DataError(f"Column {names[int(wild.argmax())]!r} holds numbers too large to scale. Rescale it.")
         # A constant column has nothing to scale by. Rounding in the mean can hide that in the standard deviation.
         constant = (low == high) | (scale == 0)
-        center = np.where(constant, low, center)
-        unlinked = cls(schema, scaling, center, np.where(constant, 1.0, scale), low, high)
-        links = tuple(_learn_link(unlinked, group, values) for group in schema.links)
-        return cls(schema, scaling, center, unlinked.scale, low, high, links)
+        return cls(schema, scaling, np.where(constant, low, center), np.where(constant, 1.0, scale), low, high)
 
     @cached_property
     def numeric(self) -> tuple[Continuous, ...]:
@@ -123,6 +101,13 @@ class Encoding:
     def categorical(self) -> tuple[Categorical, ...]:
         """The categorical features, in the order of `Values.choices`."""
         return self.schema.categorical
+
+    @cached_property
+    def place(self) -> tuple[int, ...]:
+        """Where each feature of the schema stands among the numeric or the categorical ones."""
+        numeric = [isinstance(feature, Continuous) for feature in self.schema.features]
+        counts = np.where(numeric, np.cumsum(numeric), np.cumsum(np.logical_not(numeric)))
+        return tuple((counts - 1).tolist())
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
@@ -163,6 +148,16 @@ class Encoding:
         return tuple(slice(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=False))
 
     @cached_property
+    def padded(self) -> tuple[Positions, Positions, Positions]:
+        """Slots as a table of blocks: (G,) the first of each, (G, widest) all with M where there is none, (M,) back."""
+        size = len(self.slot_at)
+        widest = max((slots.stop - slots.start for slots in self.slots), default=1)
+        table = np.full((len(self.slots), widest), size)
+        for row, slots in zip(table, self.slots, strict=True):
+            row[: slots.stop - slots.start] = np.arange(slots.start, slots.stop)
+        return np.array([slots.start for slots in self.slots], np.intp), table, np.flatnonzero(table.ravel() < size)
+
+    @cached_property
     def steps(self) -> Floats:
         """(n,) the grid of each number, 0 where there is none."""
         return np.array([feature.step or 0.0 for feature in self.numeric])
@@ -181,8 +176,9 @@ class Encoding:
             prices[self.number_at[j]] = 1.0 if unit is None else unit * self.scale[j]
         for choice, block in zip(self.categorical, self.blocks, strict=True):
             prices[block] = 0.5 * choice.cost_per_change
-        for link in self.links:
-            prices[link.columns] = 0.0
+        for group in self.schema.links:
+            for name in group[1:]:
+                prices[self.slices[self.schema.names.index(name)]] = 0.0
         return prices
 
     @cached_property
@@ -230,17 +226,44 @@ class Encoding:
             choices[:, j] = x[:, block].argmax(axis=1)
         return Values(numbers, choices)
 
+    def missing(self, values: Values) -> Flags:
+        """(N, features) where there is no value."""
+        gaps = np.zeros((len(values), len(self.schema)), bool)
+        for j, feature in enumerate(self.schema.features):
+            i = self.place[j]
+            if isinstance(feature, Continuous):
+                gaps[:, j] = np.isnan(values.numbers[:, i])
+            else:
+                gaps[:, j] = values.choices[:, i] == len(feature.categories)
+        return gaps
+
     def scaled(self, numbers: Floats) -> Codes:
-        """Numbers to their codes, (..., n)."""
-        return ((numbers - self.center) / self.scale).astype(np.float32)
+        """Numbers to their codes, (..., n).
+
+        Raises:
+            DataError: If a number lies too far from the training rows for a code.
+        """
+        with np.errstate(over="ignore"):
+            codes = ((numbers - self.center) / self.scale).astype(np.float32)
+        if np.isinf(codes).any():
+            refuse_far(self.numeric[int(np.isinf(codes).reshape(-1, codes.shape[-1]).any(axis=0).argmax())].name)
+        return codes
 
     def unscaled(self, codes: Codes) -> Floats:
-        """Codes of numbers back to units, (..., n); put on the grid where they are within rounding of it."""
+        """Codes of numbers back to units, (..., n), without the digits that a code does not hold.
+
+        Numbers within rounding of their grid are put on it; others come as people would write them, 20 and not
+        19.9999998.
+        """
         numbers = codes.astype(np.float64) * self.scale + self.center
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
         blur = np.finfo(np.float32).eps * (np.abs(codes) + 1.0) * self.scale
-        grid = self.on_grid(numbers)
-        return np.where(np.abs(grid - numbers) <= blur, grid, numbers)
+        plain = self.on_grid(numbers)
+        for j in np.flatnonzero((self.steps == 0) & (self.low < self.high)):
+            # Half a unit of the last digit kept is below what the code of a typical value can tell apart.
+            digits = int(np.clip(np.ceil(-np.log10(np.finfo(np.float32).eps * self.scale[j])), -15, 22))
+            plain[..., j] = np.round(numbers[..., j], digits)
+        return np.where(np.abs(plain - numbers) <= blur, plain, numbers)
 
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
@@ -282,6 +305,8 @@ class Encoding:
             value = _plain(row[feature.name])
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
                 x[at] = (value - center) / scale
+                if not -_LARGEST <= x[at] <= _LARGEST:
+                    refuse_far(feature.name)
             elif is_gap(value):
                 if gap < 0:
                     refuse_gaps(feature.name, 1)
@@ -307,55 +332,9 @@ def _width(feature: Continuous | Categorical) -> int:
     return (len(feature.categories) if isinstance(feature, Categorical) else 1) + gap
 
 
-def _learn_link(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
-    """Read the table of a link off the training rows; rows with a gap in it have nothing to teach."""
-    names = encoding.schema.names
-    leader, *followers = (names.index(name) for name in group)
-    codes = encoding.encode(values)
-    columns = np.concatenate([np.arange(s.start, s.stop) for s in (encoding.slices[f] for f in followers)])
-    lead = encoding.schema.features[leader]
-    knots: Floats | None = None
-    leading: NDArray[Any]
-    complete = np.ones(len(values), bool)
-    for position in (leader, *followers):
-        feature = encoding.schema.features[position]
-        if feature.missing != "error":
-            complete &= codes[:, encoding.slices[position].stop - 1] == 0
-    if isinstance(lead, Continuous):
-        leading = values.numbers[:, encoding.numeric.index(lead)]
-        knots, first, group_of = np.unique(leading[complete], return_index=True, return_inverse=True)
-        known = np.ones(len(knots), bool)
-        table = codes[complete][first][:, columns]
-    else:
-        leading = values.choices[:, encoding.categorical.index(lead)]
-        seen, first, inverse = np.unique(leading[complete], return_index=True, return_inverse=True)
-        group_of = seen[inverse]
-        known = np.zeros(_width(lead), bool)
-        known[seen] = _on_their_grids(encoding, followers, values.numbers[complete][first])
-        table = np.zeros((len(known), len(columns)), np.float32)
-        table[seen] = codes[complete][first][:, columns]
-    wrong = (codes[complete][:, columns] != table[group_of]).any(axis=1)
-    if wrong.any():
-        example = leading[complete][wrong][0]
-        shown = lead.categories[int(example)] if isinstance(lead, Categorical) else float(example)
-        raise DataError(
-            f"The link {' -> '.join(map(repr, group))} does not hold: {int(wrong.sum())} rows give {group[0]!r} ="
-            f" {shown!r} other values of {enumerate_some(group[1:])} than earlier rows do. The first column of a link"
-            " must determine the others."
-        )
-    return Link(leader, tuple(followers), columns, knots, table, known)
-
-
-def _on_their_grids(encoding: Encoding, followers: Sequence[int], numbers: Floats) -> Flags:
-    """(rows,) whether all numeric followers lie on a multiple of their step."""
-    mine = [encoding.schema.features[position] for position in followers]
-    chosen = [j for j, feature in enumerate(encoding.numeric) if feature in mine]
-    return (encoding.on_grid(numbers) == numbers)[:, chosen].all(axis=1)
-
-
 def is_gap(value: object) -> bool:
-    """Whether a value means "missing": None, or a number that is not one."""
-    return value is None or (isinstance(value, float) and value != value)
+    """Whether a value means "missing": None, pandas' NA, or a number that is not one."""
+    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
@@ -364,11 +343,15 @@ def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
     Raises:
         DataError: With the column and the fix.
     """
-    twice = sorted({str(name) for name in names if names.count(name) > 1})
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange:
+        raise DataError(f"Column names must be texts. Got {strange[0]!r}; rename, e.g. X.columns.astype(str).")
+    twice = sorted(str(name) for name, count in Counter(names).items() if count > 1)
     if twice:
         raise DataError(f"The rows have column {enumerate_some(twice)} twice. Rename or drop one of them.")
-    missing = [name for name in wanted if name not in names]
-    extra = [name for name in names if name not in wanted]
+    there, known = set(names), set(wanted)
+    missing = [name for name in wanted if name not in there]
+    extra = [name for name in names if name not in known]
     if missing:
         raise DataError(f"The rows lack column {enumerate_some(missing)}. {did_you_mean(missing[0], names)}")
     if extra:
@@ -383,6 +366,13 @@ def refuse_gaps(name: str, count: int) -> NoReturn:
     raise DataError(
         f"Column {name!r} has {count} missing value{'s' * (count != 1)}. Fill or drop them, or say"
         f" schema.allow_missing({name!r})."
+    )
+
+
+def refuse_far(name: str) -> NoReturn:
+    """A number has no code."""
+    raise DataError(
+        f"Column {name!r} has a value too far from the training rows to be encoded. Check it for typing errors."
     )
 
 

@@ -15,6 +15,10 @@ class SchemaError(AvcgError, ValueError):
     """A schema, a constraint or a request that cannot be meant: an unknown column, crossed bounds, an empty choice."""
 
 
+class SettingError(AvcgError, ValueError):
+    """A parameter outside what it can mean. The message names it, the rule and the value."""
+
+
 class DataError(AvcgError, ValueError):
     """Rows that do not fit the schema. The message names the column, how many rows, a few values and the fix."""
 

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
 
 Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
+
+
+# Room for the rounding of a division such as 0.3 / 0.1, relative to its result.
+ROUNDING = 4 * sys.float_info.epsilon
+
+
+def plain(value: Any) -> Any:
+    """A numpy scalar as the Python value it stands for; anything else as it is."""
+    return value.item() if hasattr(value, "item") and not getattr(value, "shape", None) else value
 
 
 def finite(value: object, what: str) -> float:
@@ -57,6 +67,8 @@ class Continuous:
     cost_per_change: float = 0.0
 
     def __post_init__(self) -> None:
+        for field in ("step", "low", "high", "cost_per_unit", "cost_per_change"):
+            object.__setattr__(self, field, plain(getattr(self, field)))
         _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
         _choice(self.missing, ("error", "indicator"), f"The 'missing' of the numeric column {self.name!r}")
         _price(self.cost_per_unit, f"The cost per unit of column {self.name!r}")
@@ -73,11 +85,21 @@ class Continuous:
                 f"The range of column {self.name!r} is crossed: its low bound {self.low!r} is above its high bound"
                 f" {self.high!r}. Swap them, or use freeze({self.name!r}) if it may not change."
             )
-        if self.step is not None and math.ceil(self.low / self.step) > math.floor(self.high / self.step):
+        if self.step is not None and self.first_multiple(self.low) > self.last_multiple(self.high):
             raise SchemaError(
                 f"No multiple of the step {self.step!r} of column {self.name!r} lies between {self.low!r} and"
                 f" {self.high!r}. Widen the range or make the step smaller."
             )
+
+    def first_multiple(self, low: float) -> int:
+        """The lowest multiple of the step that is not below a bound, counted in steps."""
+        assert self.step is not None
+        return math.ceil(low / self.step * (1 - math.copysign(ROUNDING, low)))
+
+    def last_multiple(self, high: float) -> int:
+        """The highest multiple of the step that is not above a bound, counted in steps."""
+        assert self.step is not None
+        return math.floor(high / self.step * (1 + math.copysign(ROUNDING, high)))
 
     @property
     def kind(self) -> str:
@@ -120,6 +142,17 @@ class Categorical:
     cost_per_change: float = 1.0
 
     def __post_init__(self) -> None:
+        if isinstance(self.categories, str) or not isinstance(self.ordered, bool):
+            raise SchemaError(
+                f"Column {self.name!r} needs a list of categories, and ordered=True or False. Got"
+                f" {self.categories!r} and ordered={self.ordered!r}."
+            )
+        object.__setattr__(self, "categories", tuple(map(plain, self.categories)))
+        if self.allowed is not None:
+            object.__setattr__(self, "allowed", tuple(map(plain, self.allowed)))
+        pairs = dict.fromkeys((plain(before), plain(after)) for before, after in self.forbidden)
+        object.__setattr__(self, "forbidden", tuple(pairs))
+        object.__setattr__(self, "cost_per_change", plain(self.cost_per_change))
         _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
         _choice(self.missing, ("error", "category"), f"The 'missing' of the categorical column {self.name!r}")
         _price(self.cost_per_change, f"The cost per change of column {self.name!r}")
@@ -153,7 +186,7 @@ class Categorical:
     @property
     def kind(self) -> str:
         """What the column is, in words."""
-        if self.categories == (False, True) and all(isinstance(value, bool) for value in self.categories):
+        if self.categories == (False, True):  # 0 and 1 too, which equal them
             return "yes or no"
         return "ordered category" if self.ordered else "category"
 

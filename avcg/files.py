@@ -127,13 +127,17 @@ class _Bar:
 
 
 def _unpack(archive: Path, target: Path) -> None:
+    """Put all files of the target's kind beside it, so that one download serves all of them."""
     import tarfile
 
+    target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive) as packed:
-        member = next(name for name in packed.getnames() if Path(name).name == target.name)
-        content = packed.extractfile(member)
-        assert content is not None
-        target.parent.mkdir(parents=True, exist_ok=True)
-        half = target.with_name(f"{target.name}.{os.getpid()}.part")
-        half.write_bytes(content.read())
-        half.replace(target)
+        for member in packed.getmembers():
+            content = (
+                packed.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
+            )
+            if content is not None:
+                whole = target.parent / Path(member.name).name
+                half = whole.with_name(f"{whole.name}.{os.getpid()}.part")
+                half.write_bytes(content.read())
+                half.replace(whole)

@@ -6,8 +6,8 @@ column order and every untouched cell stay the user's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeAlias
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -39,8 +39,10 @@ def open_frame(frame: Frame) -> nw.DataFrame[Any]:
     """A frame behind one interface.
 
     Raises:
-        DataError: If it is no frame, or has no rows or a column twice.
+        DataError: If it is no frame, has no rows, or has a column twice or with a name that is no text.
     """
+    if isinstance(frame, pd.DataFrame):
+        check_names(list(frame.columns), list(frame.columns))
     try:
         opened = nw.from_native(frame, eager_only=True)
     except TypeError:
@@ -48,13 +50,6 @@ def open_frame(frame: Frame) -> nw.DataFrame[Any]:
             f"Rows must come as a pandas or polars DataFrame. Got {type(frame).__name__} instead; wrap it, e.g."
             " pandas.DataFrame(rows, columns=list(schema))."
         ) from None
-    except ValueError as error:
-        # narwhals refuses a frame whose columns repeat before anything else can be asked of it.
-        names = [str(name) for name in frame.columns]
-        check_names(names, names)
-        raise DataError(f"The frame cannot be read: {error}") from error
-    names = list(opened.columns)
-    check_names(names, names)
     if opened.shape[0] == 0:
         raise DataError("The frame has no rows.")
     return opened
@@ -73,19 +68,27 @@ def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feat
     name = series.name
     if kind is None:
         kind = _likely_kind(series)
+    feature: Feature
     if not isinstance(kind, str):
-        categories = tuple(kind)
-        feature = Categorical(name, categories, ordered=True)
-        category_positions(series, feature, gaps_allowed=True)
-        return feature
-    if kind == "continuous":
-        return Continuous(name)
-    if kind == "integer":
-        return Continuous(name, step=1)
-    if kind == "boolean":
-        return Categorical(name, (False, True), ordered=True)
-    if kind == "categorical":
-        return _infer_categories(series)
+        if not isinstance(kind, Iterable):
+            _refuse_kind(name, kind)
+        feature = Categorical(name, tuple(kind), ordered=True)
+    elif kind in ("continuous", "integer"):
+        numbers(series)  # whatever is no number is said now and not when rows are read
+        return Continuous(name, step=1 if kind == "integer" else None)
+    elif kind == "boolean":
+        # A column of 0 and 1 keeps its numbers: answers are written back as it holds them.
+        numeric = series.dtype.is_numeric()
+        feature = Categorical(name, (0, 1) if numeric else (False, True), ordered=True)
+    elif kind == "categorical":
+        feature = _infer_categories(series)
+    else:
+        _refuse_kind(name, kind)
+    category_positions(series, feature, gaps_allowed=True)
+    return feature
+
+
+def _refuse_kind(name: str, kind: object) -> NoReturn:
     raise SchemaError(
         f"The kind of column {name!r} must be 'continuous', 'integer', 'boolean', 'categorical' or a list of its"
         f" categories from lowest to highest. Got {kind!r} instead."
@@ -108,11 +111,14 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
             return "boolean"
         if all(isinstance(value, (int, float, np.number)) for value in present) and len(present):
             return _number_kind(np.asarray(present, np.float64))
-        if all(isinstance(value, str) for value in present):
+        if all(isinstance(value, str) for value in present) and len(present):
             return "categorical"
+        if not len(present):
+            raise DataError(f"Column {series.name!r} has no value in any row. Drop it, or say what it is with kinds=.")
         found = sorted({type(value).__name__ for value in present})
         raise DataError(
-            f"Column {series.name!r} mixes values of type {', '.join(found)}. Convert it to one, e.g. .astype(str)."
+            f"Column {series.name!r} holds values of type {', '.join(found)}, not texts, numbers or booleans alone."
+            " Convert it, e.g. with .astype(str)."
         )
     raise DataError(
         f"Column {series.name!r} is of type {dtype}, which is neither a number, a text nor a boolean. Convert it"
@@ -132,7 +138,7 @@ def _infer_categories(series: nw.Series[Any]) -> Categorical:
     elif series.dtype == nw.Enum:
         categories, ordered = list(series.cat.get_categories()), True
     else:
-        values = series.drop_nulls().unique().to_numpy().tolist()
+        values = [value for value in series.drop_nulls().unique().to_numpy().tolist() if value == value]
         try:
             categories, ordered = sorted(values), False
         except TypeError:
@@ -142,11 +148,9 @@ def _infer_categories(series: nw.Series[Any]) -> Categorical:
             ) from None
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
-            f"Column {series.name!r} has {len(categories)} different values, e.g. {enumerate_some(categories, 3)}:"
-            " it"
-            " names"
-            f" rows rather than sorting them (at most {MOST_CATEGORIES} categories are read). Drop it, group rare"
-            f" values, or read it as a number with kinds={{{series.name!r}: 'continuous'}}."
+            f"Column {series.name!r} has {len(categories)} different values, e.g. {enumerate_some(categories, 3)}: it"
+            f" names rows rather than sorting them (at most {MOST_CATEGORIES} categories are read). Drop it, or group"
+            " its rare values."
         )
     return Categorical(series.name, tuple(categories), ordered=ordered)
 
@@ -211,8 +215,13 @@ def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_all
     if gaps.any():
         gaps &= found.isna().to_numpy()
     strangers = (positions < 0) & ~gaps
-    boolean = feature.kind == "yes or no"
-    if not strangers.any() and boolean is not pd.api.types.is_bool_dtype(found.dtype) and found.dtype != object:
+    boolean = isinstance(feature.categories[0], bool)
+    dtype = found.dtype.categories.dtype if isinstance(found.dtype, pd.CategoricalDtype) else found.dtype
+    if (
+        not strangers.any()
+        and boolean is not pd.api.types.is_bool_dtype(dtype)
+        and not (pd.api.types.is_object_dtype(dtype))
+    ):
         strangers = ~gaps  # 0 and 1 equal no and yes, but are not what the schema says the column holds
     if strangers.any():
         refuse_categories(feature, int(strangers.sum()), found[strangers].head(1000).tolist())
@@ -221,7 +230,7 @@ def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_all
     return np.where(gaps, len(feature.categories), positions)
 
 
-def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flags) -> Frame:
+def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flags, toward: Floats) -> Frame:
     """A copy of the frame with the changed cells replaced.
 
     Args:
@@ -229,61 +238,76 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         encoding: What the columns are.
         values: The answers.
         changed: (N, features) the cells to replace; every other cell stays the frame's own.
+        toward: (N, n) an allowed number for each, to round toward where the column is narrower than float64.
 
     Returns:
         A frame of the same type, with the same columns, dtypes and index.
     """
-    opened = open_frame(frame)
+    opened = open_frame(frame).clone()
     columns = []
     for j, feature in enumerate(encoding.schema.features):
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
+        series, i = opened[feature.name], encoding.place[j]
         if isinstance(feature, Continuous):
-            new = values.numbers[at, encoding.numeric.index(feature)]
-            on_grid = feature.step is not None
+            new = _fit_numbers(series, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
         else:
-            labels = _labels(feature)
-            new, on_grid = labels[values.choices[at, encoding.categorical.index(feature)]], True
-        columns.append(_replace(opened[feature.name], at, new, on_grid))
-    return opened.with_columns(*columns).to_native() if columns else frame
+            series = _with_categories(series, feature)
+            new = _labels(feature)[values.choices[at, i]]
+        columns.append(_replace(series, at, new))
+    return (opened.with_columns(*columns) if columns else opened).to_native()
 
 
 def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
     """Values as a pandas frame of their own, for rows that have no frame to go back to."""
     columns: dict[str, Any] = {}
-    for feature in encoding.schema.features:
+    for j, feature in enumerate(encoding.schema.features):
+        i = encoding.place[j]
         if isinstance(feature, Continuous):
-            column = values.numbers[:, encoding.numeric.index(feature)]
+            column = values.numbers[:, i]
             whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
             columns[feature.name] = column.astype(np.int64) if whole else column
         else:
+            gaps = values.choices[:, i] == len(feature.categories)
             labels = _labels(feature)
-            columns[feature.name] = labels[values.choices[:, encoding.categorical.index(feature)]]
+            found = labels[np.where(gaps, 0, values.choices[:, i])]
+            if gaps.any():
+                found = found.astype(object)
+                found[gaps] = None
+            columns[feature.name] = found
     return pd.DataFrame(columns)
 
 
 def _labels(feature: Categorical) -> np.ndarray[Any, Any]:
-    kind = type(feature.categories[0])
-    same = all(type(value) is kind for value in feature.categories) and kind is not str and feature.missing == "error"
-    labels = np.empty(len(feature.categories) + 1, kind if same else object)
-    labels[:-1] = feature.categories
-    labels[-1] = feature.categories[0] if same else None
+    """The categories as an array of their own type, texts and mixed ones as objects."""
+    kinds = {type(value) for value in feature.categories}
+    labels = np.empty(len(feature.categories), kinds.pop() if len(kinds) == 1 and str not in kinds else object)
+    labels[:] = feature.categories
     return labels
 
 
-def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any], on_grid: bool) -> nw.Series[Any]:
+def _with_categories(series: nw.Series[Any], feature: Categorical) -> nw.Series[Any]:
+    """A column of a categorical dtype that has room for every category of the schema, in the schema's order."""
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        known = native.dtype.categories.tolist()
+        if not set(feature.categories) <= set(known):
+            more = [value for value in known if value not in feature.categories]
+            return nw.from_native(native.cat.set_categories([*feature.categories, *more]), series_only=True)
+    elif isinstance(series.dtype, nw.Enum):
+        known = list(series.dtype.categories)
+        if not set(feature.categories) <= set(known):
+            more = [value for value in known if value not in feature.categories]
+            return series.cast(nw.Enum([*map(str, feature.categories), *more]))
+    return series
+
+
+def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
     """The column with some cells replaced, in its own dtype."""
     native = series.to_native()
-    if series.dtype.is_float():
-        new = _fit_floats(series, at, new, on_grid)
-    elif series.dtype.is_integer():
-        new = _fit_integers(series, new)
     if isinstance(native, pd.Series):
         column = native.copy()
-        if isinstance(column.dtype, pd.CategoricalDtype):
-            lacking = [value for value in pd.unique(pd.Series(new)) if value not in column.dtype.categories]
-            column = column.cat.add_categories(lacking) if lacking else column
         column.iloc[at] = new
         return nw.from_native(column, series_only=True)
     cells = nw.new_series(series.name, new.tolist(), backend=series.implementation)
@@ -292,18 +316,22 @@ def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any], o
     return series.scatter(at.tolist(), cells.cast(series.dtype))
 
 
-def _fit_floats(
-    series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any], on_grid: bool
-) -> np.ndarray[Any, Any]:
-    """The numbers in the column's precision, rounded toward the factual: that cannot leave what it may do."""
-    if series.dtype != nw.Float32:
+def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid: bool) -> np.ndarray[Any, Any]:
+    """The numbers as the column can hold them."""
+    if series.dtype.is_integer():
+        return _fit_integers(series, new)
+    if series.dtype == nw.Object:
+        whole = on_grid and bool((new == np.rint(new)).all())
+        return np.array([int(value) if whole else value for value in new.tolist()], object)
+    dtype = np.dtype(str(series.dtype).lower() if series.dtype.is_float() else "float64")
+    if dtype == np.float64:
         return new
-    rounded = new.astype(np.float32)
+    rounded = new.astype(dtype)
     if on_grid:
         return rounded
-    old = numbers(series)[at]
-    over = np.abs(rounded - old) > np.abs(new - old)
-    return np.where(over, np.nextafter(rounded, old.astype(np.float32)), rounded)
+    # Rounded toward an allowed number, it cannot leave what is allowed.
+    over = np.abs(rounded.astype(np.float64) - toward) > np.abs(new - toward)
+    return np.where(over, np.nextafter(rounded, toward.astype(dtype)), rounded)
 
 
 def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -313,7 +341,8 @@ def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarr
             f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give"
             f" the schema a step, schema.step({series.name!r}, 1), or convert the column with .astype(float)."
         )
-    bits = np.dtype(str(series.dtype).lower())
+    name = str(series.dtype).lower()
+    bits = np.dtype(name if name in np.sctypeDict else np.int64)  # polars has wider integers than numpy
     limits = np.iinfo(bits)
     outside = (whole < limits.min) | (whole > limits.max)
     if outside.any():

@@ -1,4 +1,4 @@
-"""What an answer may do to a row, as arrays, and the nearest allowed point, exactly.
+"""What an answer may do to a row, as arrays.
 
 A `Freedom` is the schema's constraints and a request's (`vary`, `ranges`, `at_most`) resolved together. Its arrays have
 a leading axis R, 1 where all rows are alike or B where each row has its own. Staying is always allowed, so the only
@@ -14,9 +14,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from avcg.encoding import Encoding, Flags, Floats, Link, Positions
+from avcg.encoding import Encoding, Flags, Floats, Positions
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Continuous, Scalar
+from avcg.features import Categorical, Continuous, Scalar, plain
+from avcg.links import Link
 
 Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
 Ranges = Mapping[str, Any]
@@ -53,9 +54,10 @@ class Freedom:
         no_fall: (R, n) whether the number may not fall.
         no_rise: (R, n) whether the number may not rise; with ``no_fall`` it is frozen, and a gap stays a gap.
         may_enter: (R, M) whether the request allows to move into this category.
-        moves: (M, M) whether the schema allows to move from a category to another, 1 on the diagonal.
+        moves: (M, widest block) whether the schema allows to move from a slot to each slot of its block.
         max_changes: (R,) at most so many units of change, or None.
         unit: (features,) the unit of change each feature belongs to; linked features share one.
+        links: How linked columns follow their leaders.
     """
 
     low: Floats
@@ -66,36 +68,40 @@ class Freedom:
     moves: Flags
     max_changes: Positions | None
     unit: Positions
+    links: tuple[Link, ...]
 
     @classmethod
-    def of(cls, encoding: Encoding) -> Self:
-        """The constraints of the schema alone."""
+    def of(cls, encoding: Encoding, links: tuple[Link, ...]) -> Self:
+        """The constraints of the schema alone.
+
+        Raises:
+            SchemaError: If a limit leaves nothing, or a follower has one that its leader cannot honour.
+        """
         schema = encoding.schema
         change = np.array([feature.change for feature in schema.features])
         unit = np.arange(len(schema))
-        for link in encoding.links:
+        for link in links:
             members = [link.leader, *link.followers]
             unit[members] = link.leader
             if "none" in change[members]:  # one fact: where a part of it is frozen, all of it is
                 change[members] = "none"
             _check_followers(encoding, link)
-        numeric = change[[isinstance(feature, Continuous) for feature in schema.features]]
-        low = [low if f.low is None else f.low for f, low in zip(encoding.numeric, encoding.low, strict=True)]
-        high = [high if f.high is None else f.high for f, high in zip(encoding.numeric, encoding.high, strict=True)]
-        size = len(encoding.slot_at)
-        moves = np.zeros((size, size), bool)
-        kept = change[[isinstance(feature, Categorical) for feature in schema.features]]
-        for feature, slots, how in zip(encoding.categorical, encoding.slots, kept, strict=True):
-            moves[slots, slots] = _moves(feature, slots.stop - slots.start, how)
+        numeric = np.array([isinstance(feature, Continuous) for feature in schema.features], bool)
+        low, high = _ranges(encoding)
+        widest = max((slots.stop - slots.start for slots in encoding.slots), default=1)
+        moves = np.zeros((len(encoding.slot_at), widest), bool)
+        for feature, slots, how in zip(encoding.categorical, encoding.slots, change[~numeric], strict=True):
+            moves[slots, : slots.stop - slots.start] = _moves(feature, slots.stop - slots.start, how)
         return cls(
-            low=np.array(low, np.float64).reshape(1, -1),
-            high=np.array(high, np.float64).reshape(1, -1),
-            no_fall=np.isin(numeric, ("up", "none")).reshape(1, -1),
-            no_rise=np.isin(numeric, ("down", "none")).reshape(1, -1),
-            may_enter=np.ones((1, size), bool),
+            low=low[None],
+            high=high[None],
+            no_fall=np.isin(change[numeric], ("up", "none"))[None],
+            no_rise=np.isin(change[numeric], ("down", "none"))[None],
+            may_enter=np.ones((1, len(encoding.slot_at)), bool),
             moves=moves,
             max_changes=None if schema.max_changes is None else np.array([schema.max_changes]),
             unit=unit,
+            links=links,
         )
 
     @property
@@ -116,8 +122,8 @@ class Freedom:
             narrower = _limit(narrower, encoding, name, wanted)
         if at_most is not None:
             cap = np.atleast_1d(np.asarray(at_most))
-            if cap.dtype.kind not in "iu" or (cap < 0).any():
-                raise SchemaError(f"at_most must be a whole number >= 0. Got {at_most!r} instead.")
+            if cap.dtype.kind not in "iu" or cap.ndim > 1 or (cap < 0).any():
+                raise SchemaError(f"at_most must be a whole number >= 0, or one per row. Got {at_most!r} instead.")
             old = narrower.max_changes
             narrower = replace(narrower, max_changes=cap if old is None else np.minimum(old, cap))
         return narrower._aligned()
@@ -131,57 +137,57 @@ class Freedom:
         rows = max(sizes, default=1)
         low, high, no_fall, no_rise, may_enter = (np.broadcast_to(a, (rows, a.shape[1])) for a in arrays)
         cap = None if self.max_changes is None else np.broadcast_to(self.max_changes, rows)
-        return Freedom(low, high, no_fall, no_rise, may_enter, self.moves, cap, self.unit)
+        return replace(self, low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, max_changes=cap)
 
     def movable(self, encoding: Encoding) -> Flags:
         """(R, features) whether a feature may change at all, whatever its value."""
         free = np.empty((self.rows, len(encoding.schema)), bool)
         for j, feature in enumerate(encoding.schema.features):
+            i = encoding.place[j]
             if isinstance(feature, Continuous):
-                i = encoding.numeric.index(feature)
                 free[:, j] = ~(self.no_fall & self.no_rise)[:, i]
             else:
-                slots = encoding.slots[encoding.categorical.index(feature)]
-                others = self.moves[slots, slots] & ~np.eye(slots.stop - slots.start, dtype=bool)
-                free[:, j] = (others & self.may_enter[:, None, slots]).any(axis=(1, 2))
+                slots = encoding.slots[i]
+                size = slots.stop - slots.start
+                elsewhere = self.moves[slots, :size] & ~np.eye(size, dtype=bool)
+                free[:, j] = (self.may_enter[:, slots] & elsewhere.any(axis=0)).any(axis=1)
         return free
 
 
-def enterable(xp: Any, here: Any, moves: Any, may_enter: Any) -> Any:
+def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, padding: Any, unpadding: Any) -> Any:
     """(B, M) the categories a row may be in, staying included. Works on numpy arrays and torch tensors alike.
 
     Args:
         xp: numpy or torch.
         here: (B, M) 1 at the categories the row is in.
-        moves: (M, M) the schema's moves, as floats.
+        moves: (M, widest) the schema's moves.
         may_enter: (R, M) the request's.
+        blocks: (G,) the first slot of each block.
+        padding: (G, widest) slots of each block, M where there is none.
+        unpadding: (M,) the way back from (G * widest,).
     """
-    return xp.where(may_enter, here @ moves, here) > 0.5
+    if not len(blocks):
+        return here > 0.5
+    nothing = xp.zeros_like(here[:, :1])
+    own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding], -1)
+    allowed = moves[blocks + own].reshape(len(here), -1)[:, unpadding]
+    return (allowed & may_enter) | (here > 0.5)
 
 
-def leadable(xp: Any, here: Any, low: Any, high: Any, entries: Any, at: Mapping[str, Any]) -> Any:
-    """(B, m) the values of a categorical leader that its followers may follow to, staying included.
-
-    Args:
-        xp: numpy or torch.
-        here: (B, m) 1 at the leader's category.
-        low: (B, n) codes.
-        high: (B, n) codes.
-        entries: (B, M) from `enterable`.
-        at: The link's ``table`` (m, W) and ``known`` (m,), and which of its columns are ``numbers`` and ``choices``:
-            pairs of positions in the table and positions among all numbers or slots.
-    """
-    allowed = at["known"][None, :] & (here == here)
-    columns, numbers = at["numbers"]
-    for column, number in zip(columns, numbers, strict=True):
-        target = at["table"][None, :, column]
-        allowed = allowed & (target >= low[:, number, None]) & (target <= high[:, number, None])
-    columns, slots = at["choices"]
-    if len(columns):
-        # A follower's one-hot code times what it may enter: zero where the leader would push it somewhere forbidden.
-        followers = xp.where(entries, 0.0, 1.0)[:, slots] @ at["table"][:, columns].T
-        allowed = allowed & (followers < 0.5)
-    return allowed | (here > 0.5)
+def _ranges(encoding: Encoding) -> tuple[Floats, Floats]:
+    """(n,) lowest and highest number: the schema's, else the training rows'."""
+    pairs = []
+    for feature, low, high in zip(encoding.numeric, encoding.low, encoding.high, strict=True):
+        bounds = (low if feature.low is None else feature.low, high if feature.high is None else feature.high)
+        if bounds[0] > bounds[1]:
+            given, end, other = ("low", high, "high") if feature.high is None else ("high", low, "low")
+            raise SchemaError(
+                f"between sets {getattr(feature, given)!r} as the {given} bound of column {feature.name!r}, but the"
+                f" training rows end at {end:.10g}. Give a {other} bound too."
+            )
+        pairs.append(bounds)
+    both = np.array(pairs, np.float64).reshape(-1, 2)
+    return both[:, 0], both[:, 1]
 
 
 def _moves(feature: Categorical, size: int, change: str) -> Flags:
@@ -232,7 +238,7 @@ def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Free
     """Narrow one column to a range of numbers or a list of categories, the same for all rows or one for each."""
     feature = encoding.schema[name]
     position = encoding.schema.names.index(name)
-    for link in encoding.links:
+    for link in freedom.links:
         leader = encoding.schema.features[link.leader]
         if position in link.followers and isinstance(leader, Continuous):
             raise SchemaError(
@@ -244,6 +250,7 @@ def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Free
         low, high = wanted
         low = np.atleast_1d(np.asarray(-np.inf if low is None else low, np.float64))
         high = np.atleast_1d(np.asarray(np.inf if high is None else high, np.float64))
+        rows = len(np.broadcast_arrays(low, high, freedom.low[:, 0])[0])
     except (TypeError, ValueError):
         raise SchemaError(
             f"The range of column {name!r} must be a pair (low, high) of numbers, None for an open side, or of one"
@@ -251,8 +258,7 @@ def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Free
         ) from None
     if np.isnan(low).any() or np.isnan(high).any():
         raise SchemaError(f"The range of column {name!r} holds a bound that is not a number.")
-    j = encoding.numeric.index(feature)
-    rows = max(len(freedom.low), len(low), len(high))
+    j = encoding.place[position]
     lows, highs = (np.repeat(a, rows, axis=0) if len(a) < rows else a.copy() for a in (freedom.low, freedom.high))
     lows[:, j], highs[:, j] = np.maximum(lows[:, j], low), np.minimum(highs[:, j], high)
     crossed = lows[:, j] > highs[:, j]
@@ -270,14 +276,14 @@ def _limit_categories(freedom: Freedom, encoding: Encoding, feature: Categorical
         raise SchemaError(
             f"The range of column {feature.name!r} must be a list of its categories. Got {wanted!r} instead."
         )
-    wanted = list(wanted)
+    wanted = [plain(value) for value in wanted]
     per_row = [wanted] if all(isinstance(value, Scalar) for value in wanted) else wanted
     if not wanted:
         raise SchemaError(
             f"The range of column {feature.name!r} is empty. Leave it out of 'vary' if it may not change."
         )
     entered = _flags(per_row, feature.categories, f"column {feature.name!r}", "category")
-    slots = encoding.slots[encoding.categorical.index(feature)]
+    slots = encoding.slots[encoding.place[encoding.schema.names.index(feature.name)]]
     mask = np.zeros((len(entered), slots.stop - slots.start), bool)
     mask[:, : len(feature.categories)] = entered
     rows = max(len(freedom.may_enter), len(mask))
@@ -301,15 +307,17 @@ def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
             )
         free = vary
     else:
+        if not isinstance(vary, Iterable):
+            raise SchemaError(f"'vary' must be a list of columns. Got {vary!r} instead.")
         listed = list(vary)
-        one = all(isinstance(name, str) for name in listed)
+        one = not all(isinstance(entry, Iterable) and not isinstance(entry, str) for entry in listed) or not listed
         free = _flags([listed] if one else listed, names, "the schema", "column")
-        stuck = free.any(axis=0) & ~freedom.movable(encoding).any(axis=0)
-        linked = np.isin(freedom.unit, freedom.unit[stuck])
-        if stuck.any() and not (freedom.movable(encoding).any(axis=0) & linked).any():
+        alike = freedom.unit[:, None] == freedom.unit[None, :]
+        stuck = free.any(axis=0) & ~(freedom.movable(encoding).any(axis=0) @ alike)
+        if stuck.any():
             raise SchemaError(
-                f"'vary' names column {names[int(stuck.argmax())]!r}, which the schema does not let change. Free it"
-                " in the schema, or leave it out."
+                f"'vary' names column {names[int(stuck.argmax())]!r}, which the schema does not let change. Free it in"
+                " the schema, or leave it out."
             )
     free = free @ (freedom.unit[:, None] == freedom.unit[None, :])
     numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)
@@ -325,8 +333,8 @@ def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
 def _flags(lists: Sequence[Sequence[Scalar]], known: Sequence[Scalar], where: str, what: str) -> Flags:
     """(rows, known) which of the known values each list names."""
     place = {value: i for i, value in enumerate(known)}
-    named = list(chain.from_iterable(lists))
-    strange = [value for value in named if value not in place]
+    named = [plain(value) for value in chain.from_iterable(lists)]
+    strange = [value for value in named if not isinstance(value, Scalar) or value not in place]
     if strange:
         raise SchemaError(f"There is no {what} {strange[0]!r} in {where}. {did_you_mean(strange[0], known)}")
     flags = np.zeros((len(lists), len(known)), bool)

@@ -81,8 +81,8 @@ class ImageSpace:
             dtype=images.dtype,
             mean=torch.from_numpy(mean).float(),
             std=torch.from_numpy(np.where(std == 0, 1.0, std)).float(),
-            low=torch.full((1, 1, 1, 1), -torch.inf),
-            high=torch.full((1, 1, 1, 1), torch.inf),
+            low=torch.full((1, 1, 1, 1), -torch.inf, dtype=torch.float64),
+            high=torch.full((1, 1, 1, 1), torch.inf, dtype=torch.float64),
             may_change=torch.ones((1, 1, *size[1:]), dtype=torch.bool),
             size=size,
         )
@@ -105,11 +105,15 @@ class ImageSpace:
             )
         pixels = _channels_first(images, self.layout)
         _check_finite(pixels)
-        x = torch.from_numpy(np.ascontiguousarray(pixels)).float()
+        x = torch.from_numpy(np.array(pixels, np.float32, order="C"))
         return (x - self._per_channel(self.mean)) / self._per_channel(self.std)
 
     def decode(self, x: Tensor, like: Pixels | None = None) -> Pixels:
         """(B, C, H, W) to pixels as they came; those whose code equals that of ``like`` stay its own."""
+        if x.dim() != 4 or tuple(x.shape[1:]) != self.size:
+            raise DataError(
+                f"decode takes codes of shape (rows, {', '.join(map(str, self.size))}). Got {tuple(x.shape)}."
+            )
         pixels = self._pixels(x.detach().cpu().float())
         if self.dtype == np.uint8:
             pixels = pixels.round().clamp(0, 255)
@@ -124,11 +128,23 @@ class ImageSpace:
             np.broadcast_to(_from_channels_first(bound.numpy(), self.layout), (len(bound), *images.shape[1:]))
             for bound in (self.low.expand(-1, self.size[0], -1, -1), self.high.expand(-1, self.size[0], -1, -1))
         )
-        within = np.clip(images, np.minimum(low, like), np.maximum(high, like)).astype(self.dtype)
-        return np.where(same, like, within)
+        within = np.clip(images, np.minimum(low, like), np.maximum(high, like))
+        rounded = within.astype(self.dtype)
+        # In a narrower dtype the bound itself may be rounded out of the range: then one step toward the factual.
+        over = np.abs(rounded.astype(np.float64) - like) > np.abs(within - like)
+        inward = rounded if self.dtype == np.uint8 else np.nextafter(rounded, like)
+        return np.where(same, like, np.where(over, inward, rounded)).astype(self.dtype)
 
     def relax(self, raw: Tensor, x: Tensor) -> Tensor:
         """Decoder output (..., B, C, H, W) clamped to its bounds; pixels that may not change are the factual's."""
+        if tuple(raw.shape[-4:]) != tuple(x.shape) or tuple(x.shape[1:]) != self.size:
+            raise DataError(
+                f"Pictures must have shapes (..., rows, {', '.join(map(str, self.size))}), the same for candidates and"
+                f" factuals. Got {tuple(raw.shape)} and {tuple(x.shape)}."
+            )
+        rows = {len(self.low), len(self.high), len(self.may_change)} - {1, len(x)}
+        if rows:
+            raise SchemaError(f"This space was restricted for {rows.pop()} rows. Got {len(x)} rows.")
         low, high = self._room(x)
         return torch.where(self.may_change.to(x.device), torch.minimum(torch.maximum(raw, low), high), x)
 
@@ -165,11 +181,13 @@ class ImageSpace:
             mask = mask.reshape(-1, 1, *self.size[1:])
             space = replace(space, may_change=self.may_change & torch.from_numpy(mask))
         if ranges is not None:
-            low, high = (torch.as_tensor(np.asarray(side, np.float32)).reshape(-1, 1, 1, 1) for side in ranges)
+            low, high = (torch.as_tensor(np.asarray(side, np.float64)).reshape(-1, 1, 1, 1) for side in ranges)
+            if self.dtype == np.uint8:
+                low, high = low.clamp(min=0), high.clamp(max=255)
             if self.dtype == np.uint8:
                 low, high = low.ceil(), high.floor()
             low, high = torch.maximum(self.low, low), torch.minimum(self.high, high)
-            if bool((low > high).any()):
+            if not bool((low <= high).all()):
                 raise SchemaError(
                     f"The range of pixels leaves nothing: asked for {ranges[0]!r} to {ranges[1]!r}, but they may"
                     f" only be {self.low.min():g} to {self.high.max():g}."
@@ -179,7 +197,7 @@ class ImageSpace:
 
     def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))
-        low, high = ((bound.to(x.device) - mean) / std for bound in (self.low, self.high))
+        low, high = ((bound.to(x.device, x.dtype) - mean) / std for bound in (self.low, self.high))
         return torch.minimum(low, x), torch.maximum(high, x)
 
     def _pixels(self, x: Tensor) -> Tensor:

@@ -5,18 +5,13 @@ numpy alone and in float64 where it matters: this is what people receive, on any
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
-from avcg.encoding import Codes, Encoding, Flags, Floats, Link, Values
+from avcg.encoding import Codes, Encoding, Flags, Floats, Values
 from avcg.errors import DataError
-from avcg.features import Categorical, Continuous
-from avcg.freedom import Freedom, enterable, interval, leadable
-
-# Room for the rounding of a division such as 0.3 / 0.1, far below any step people use.
-_ROUNDING = 1e-12
+from avcg.features import ROUNDING, Continuous
+from avcg.freedom import Freedom, enterable, interval
+from avcg.links import follow, leadable
 
 
 def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
@@ -34,29 +29,30 @@ def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Code
     if np.isnan(x_cf).any():
         raise DataError(f"{int(np.isnan(x_cf).sum())} codes to project are NaN: the generator has diverged.")
     result = np.broadcast_to(x, x_cf.shape).copy()
-    at, gap_at = encoding.number_at, encoding.gap_at
-    here, missing = _numbers(encoding, x)
-    wanted = encoding.unscaled(x_cf[..., at])
-    numbers = nearest_numbers(encoding, freedom, wanted, here)
-    with_gaps = gap_at >= 0
-    stays = np.zeros(numbers.shape, bool)
-    stays[..., with_gaps] = missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
-    stays |= np.isnan(numbers) | (numbers == here)
-    moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, 0.0, numbers)))
-    result[..., at] = np.where(stays, x[:, at], moved)
-    result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
-
-    slots = encoding.slot_at
+    _project_numbers(encoding, freedom, x_cf, x, result)
     entries = allowed_entries(encoding, freedom, x)
-    codes = np.where(entries, x_cf[..., slots], -np.inf)
+    codes = np.where(entries, x_cf[..., encoding.slot_at], -np.inf)
     for block, span in zip(encoding.blocks, encoding.slots, strict=True):
         own = x[:, block].argmax(axis=1)
         stay = np.take_along_axis(codes[..., span], np.broadcast_to(own, codes.shape[:-1])[..., None], -1)[..., 0]
         best = np.where(stay >= codes[..., span].max(axis=-1), own, codes[..., span].argmax(axis=-1))
         result[..., block] = np.eye(block.stop - block.start, dtype=np.float32)[best]
-    for link in encoding.links:
-        _follow(encoding, link, result, x)
+    for link in freedom.links:
+        follow(encoding, link, result, x)
     return result if freedom.max_changes is None else _keep_dearest(encoding, freedom, result, x)
+
+
+def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, result: Codes) -> None:
+    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    missing = _missing(encoding, x)
+    here = np.where(missing, np.nan, encoding.unscaled(x[:, at]))
+    wanted = encoding.unscaled(x_cf[..., at])
+    numbers = nearest_numbers(encoding, freedom, wanted, here)
+    stays = np.isnan(numbers) | (numbers == here)
+    stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
+    moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, encoding.center, numbers)))
+    result[..., at] = np.where(stays, x[:, at], moved)
+    result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
 
 
 def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: Floats) -> Floats:
@@ -71,7 +67,7 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     Returns:
         (..., B, n), NaN where a gap may not be filled.
     """
-    low, high = _room(freedom, here)
+    low, high = room(freedom, here)
     value = np.clip(wanted, low, high)
     for j, (step, decimals) in enumerate(zip(encoding.steps, encoding.decimals, strict=True)):
         if step:
@@ -81,147 +77,118 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
 
 
-def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
-    """(B, M) the categories each row may be in, links heeded."""
-    here = x[:, encoding.slot_at]
-    entries: Flags = enterable(np, here, freedom.moves.astype(np.float32), freedom.may_enter)
-    low, high = interval(
-        np,
-        x[:, encoding.number_at],
-        _numbers(encoding, x)[1],
-        encoding.scaled(freedom.low),
-        encoding.scaled(freedom.high),
-        freedom.no_fall,
-        freedom.no_rise,
-    )
-    for link in encoding.links:
-        if link.knots is None:
-            span = leader_slots(encoding, link)
-            entries[:, span] &= leadable(np, here[:, span], low, high, entries, link_parts(encoding, link))
-    return entries
-
-
-def leader_slots(encoding: Encoding, link: Link) -> slice:
-    """Where the slots of a categorical leader lie among all slots."""
-    leader = encoding.schema.features[link.leader]
-    assert isinstance(leader, Categorical)
-    return encoding.slots[encoding.categorical.index(leader)]
-
-
-def link_parts(encoding: Encoding, link: Link) -> Mapping[str, Any]:
-    """A link's table, with its columns sorted into numbers and category slots."""
-    place = {int(at): i for i, at in enumerate(encoding.number_at)}
-    slot = {int(at): i for i, at in enumerate(encoding.slot_at)}
-    numbers = [(i, place[int(at)]) for i, at in enumerate(link.columns) if int(at) in place]
-    choices = [(i, slot[int(at)]) for i, at in enumerate(link.columns) if int(at) in slot]
-    return {
-        "table": link.table,
-        "known": link.known,
-        "numbers": ([i for i, _ in numbers], [j for _, j in numbers]),
-        "choices": ([i for i, _ in choices], [j for _, j in choices]),
-    }
-
-
-def leader_knots(encoding: Encoding, link: Link) -> Floats:
-    """(m,) the knots of a numeric leader as codes."""
-    assert link.knots is not None
-    j = _number(encoding, link.leader)
-    return (link.knots - encoding.center[j]) / encoding.scale[j]
-
-
-def between_knots(xp: Any, knots: Any, table: Any, value: Any) -> Any:
-    """The followers of a numeric leader: their codes at its knots, on straight lines in between.
-
-    Args:
-        xp: numpy or torch.
-        knots: (m,) ascending.
-        table: (m, W).
-        value: (...) of the leader.
-
-    Returns:
-        (..., W).
-    """
-    left = xp.clip(xp.searchsorted(knots, value) - 1, 0, max(len(knots) - 2, 0))
-    right = xp.clip(left + 1, 0, len(knots) - 1)
-    span = knots[right] - knots[left]
-    share = xp.clip((value - knots[left]) / xp.where(span > 0, span, 1.0), 0.0, 1.0)[..., None]
-    return table[left] * (1.0 - share) + table[right] * share
-
-
-def _follow(encoding: Encoding, link: Link, result: Codes, x: Codes) -> None:
-    """Write the followers' codes into the result: the table's where the leader moved, the factual's where not."""
-    span = encoding.slices[link.leader]
-    moved = (result[..., span] != x[:, span]).any(axis=-1)
-    if link.knots is None:
-        codes = link.table[result[..., span].argmax(axis=-1)]
-    else:
-        leading = result[..., span.start].astype(np.float64)
-        codes = between_knots(np, leader_knots(encoding, link), link.table, leading).astype(np.float32)
-    target = np.zeros_like(result)
-    target[..., link.columns] = codes
-    for position in link.followers:
-        block = encoding.slices[position]
-        if isinstance(encoding.schema.features[position], Categorical):
-            target[..., block] = np.eye(block.stop - block.start, dtype=np.float32)[target[..., block].argmax(axis=-1)]
-        else:
-            numbers = encoding.on_grid(encoding.unscaled(target[..., encoding.number_at]))
-            j = _number(encoding, position)
-            target[..., block.start] = encoding.scaled(numbers)[..., j]
-        result[..., block] = np.where(moved[..., None], target[..., block], x[:, block])
-
-
-def _number(encoding: Encoding, position: int) -> int:
-    feature = encoding.schema.features[position]
-    assert isinstance(feature, Continuous)
-    return encoding.numeric.index(feature)
-
-
-def _keep_dearest(encoding: Encoding, freedom: Freedom, result: Codes, x: Codes) -> Codes:
-    """Undo all but the allowed number of changes: those that undoing would move the answer least."""
-    assert freedom.max_changes is not None
-    unit_of_code = np.repeat(freedom.unit, [s.stop - s.start for s in encoding.slices])
-    to_unit = unit_of_code[:, None] == np.arange(len(encoding.schema))[None, :]
-    difference = np.abs(result - x)
-    worth = (difference * encoding.prices) @ to_unit.astype(np.float32)
-    numeric_unit = unit_of_code[encoding.number_at][:, None] == np.arange(len(encoding.schema))[None, :]
-    worth += (difference[..., encoding.number_at] > 0) * encoding.change_prices @ numeric_unit.astype(np.float32)
-    changed = (difference > 0) @ to_unit
-    # Unchanged units go last, so that a change that happens to be free is not undone in their favour.
-    order = np.argsort(np.where(changed, -worth, np.inf), axis=-1, kind="stable")
-    rank = np.argsort(order, axis=-1, kind="stable")
-    kept = rank < freedom.max_changes[:, None]
-    return np.where(np.take(kept, unit_of_code, axis=-1), result, x)
-
-
-def _numbers(encoding: Encoding, x: Codes) -> tuple[Floats, Flags]:
-    """(B, n) the factuals' numbers, NaN where missing, and where that is."""
-    missing = np.zeros((len(x), len(encoding.numeric)), bool)
-    with_gaps = encoding.gap_at >= 0
-    missing[:, with_gaps] = x[:, encoding.gap_at[with_gaps]] > 0.5
-    return np.where(missing, np.nan, encoding.unscaled(x[:, encoding.number_at])), missing
-
-
-def _room(freedom: Freedom, here: Floats) -> tuple[Floats, Floats]:
+def room(freedom: Freedom, here: Floats) -> tuple[Floats, Floats]:
+    """(B, n) how low and how high numbers may go, in the user's units."""
     return interval(np, here, np.isnan(here), freedom.low, freedom.high, freedom.no_fall, freedom.no_rise)
 
 
 def _multiples(low: Floats, high: Floats, step: float) -> tuple[Floats, Floats]:
     """The first and the last multiple of a step within bounds; crossed where there is none."""
     first, last = low / step, high / step
-    return np.ceil(first - _ROUNDING * np.abs(first)), np.floor(last + _ROUNDING * np.abs(last))
+    return np.ceil(first - ROUNDING * np.abs(first)), np.floor(last + ROUNDING * np.abs(last))
+
+
+def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
+    """(B, M) the categories each row may be in, links heeded."""
+    here = x[:, encoding.slot_at]
+    entries: Flags = enterable(np, here, freedom.moves, freedom.may_enter, *encoding.padded)
+    if any(link.knots is None for link in freedom.links):
+        low, high = interval(
+            np,
+            x[:, encoding.number_at],
+            _missing(encoding, x),
+            encoding.scaled(freedom.low),
+            encoding.scaled(freedom.high),
+            freedom.no_fall,
+            freedom.no_rise,
+        )
+        for link in freedom.links:
+            if link.knots is None:
+                span, block = encoding.slots[encoding.place[link.leader]], encoding.slices[link.leader]
+                barred = np.zeros_like(x)
+                barred[:, encoding.slot_at] = ~entries
+                entries[:, span] &= leadable(link, link.table, link.known, x[:, block], low, high, barred, encoding)
+    return entries
+
+
+def _missing(encoding: Encoding, x: Codes) -> Flags:
+    """(B, n) where the factuals have no number."""
+    missing = np.zeros((len(x), len(encoding.numeric)), bool)
+    with_gaps = encoding.gap_at >= 0
+    missing[:, with_gaps] = x[:, encoding.gap_at[with_gaps]] > 0.5
+    return missing
+
+
+def _keep_dearest(encoding: Encoding, freedom: Freedom, result: Codes, x: Codes) -> Codes:
+    """Undo all but the allowed number of changes: those that undoing would move the answer least."""
+    assert freedom.max_changes is not None
+    starts = [s.start for s in encoding.slices]
+    changed = np.logical_or.reduceat(result != x, starts, axis=-1)
+    worth = np.add.reduceat(charges(encoding, result, x), starts, axis=-1)
+    if freedom.links:
+        to_unit = (freedom.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
+        worth, changed = worth @ to_unit, changed.astype(np.float32) @ to_unit > 0
+    # Unchanged units go last, so that a change that happens to be free is not undone in their favour.
+    order = np.argsort(np.where(changed, -worth, np.inf), axis=-1, kind="stable")
+    rank = np.argsort(order, axis=-1, kind="stable")
+    kept = np.take(rank < freedom.max_changes[:, None], freedom.unit, axis=-1)
+    return np.where(np.repeat(kept, [s.stop - s.start for s in encoding.slices], axis=-1), result, x)
+
+
+def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
+    """(..., B, D) what each code adds to the distance; see `TabularSpace.distance`."""
+    difference = np.abs(x_cf - x)
+    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    moved = difference[..., at] > 0
+    # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
+    gaps = gap_at[with_gaps]
+    difference[..., at[with_gaps]] *= (1 - x_cf[..., gaps]) * (1 - x[..., gaps])
+    moved[..., with_gaps] |= difference[..., gaps] > 0
+    cost = difference * encoding.prices
+    cost[..., at] += moved * encoding.change_prices
+    return cost
+
+
+def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values) -> Values:
+    """Projected codes to exact values, with the factuals at hand.
+
+    Only a number whose code moved is read off its code, and rounded within what the exact factual may do; any other is
+    the factual's own, whatever float32 holds. Followers of a category are what the training rows say.
+
+    Args:
+        encoding: The codes.
+        freedom: What is allowed.
+        codes: (B, D).
+        factuals: B rows.
+    """
+    found, here, at = encoding.decode(codes), factuals.numbers, encoding.number_at
+    gap = np.isnan(here)
+    same = codes[:, at] == encoding.scaled(np.where(gap, encoding.center, here))
+    same &= gap == np.isnan(found.numbers)
+    near = nearest_numbers(encoding, freedom, encoding.unscaled(codes[:, at]), here)
+    numbers = np.where(same, here, np.where(np.isnan(found.numbers), np.nan, near))
+    for link in freedom.links:
+        if link.knots is None:
+            lead = encoding.place[link.leader]
+            moved = found.choices[:, lead] != factuals.choices[:, lead]
+            for position in link.followers:
+                if isinstance(encoding.schema.features[position], Continuous):
+                    j = encoding.place[position]
+                    numbers[moved, j] = link.exact.numbers[found.choices[moved, lead], j]
+    return Values(numbers, found.choices)
 
 
 def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: Values) -> Flags:
     """(N, features) where an answer breaks a constraint, judged on exact values and not by how they were made."""
     broken = np.zeros((len(answers), len(encoding.schema)), bool)
     changed = changes(encoding, answers, factuals)
-    low, high = _room(freedom, factuals.numbers)
+    low, high = room(freedom, factuals.numbers)
     x = encoding.encode(factuals)
-    entries = enterable(np, x[:, encoding.slot_at], freedom.moves.astype(np.float32), freedom.may_enter)
+    entries = enterable(np, x[:, encoding.slot_at], freedom.moves, freedom.may_enter, *encoding.padded)
     frozen = np.broadcast_to(freedom.no_fall & freedom.no_rise, low.shape)
     for j, feature in enumerate(encoding.schema.features):
+        i = encoding.place[j]
         if isinstance(feature, Continuous):
-            i = encoding.numeric.index(feature)
             value, first, last = answers.numbers[:, i], low[:, i], high[:, i]
             if feature.step is not None:  # on a grid, by counting steps: a float32 column holds 0.3 only nearly
                 value = value / feature.step
@@ -230,20 +197,22 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
                 value = np.rint(value)
             broken[:, j] |= np.isnan(value) | (value < first) | (value > last) | frozen[:, i]
         else:
-            i = encoding.categorical.index(feature)
             block = entries[:, encoding.slots[i]]
             broken[:, j] = ~np.take_along_axis(block, answers.choices[:, i, None], axis=1)[:, 0]
     broken &= changed
-    for link in encoding.links:
+    for link in freedom.links:
         expected, found = x.copy(), encoding.encode(answers)
         expected[:, encoding.slices[link.leader]] = found[:, encoding.slices[link.leader]]
-        _follow(encoding, link, expected, x)
+        follow(encoding, link, expected, x)
         for position in link.followers:
             block = encoding.slices[position]
-            broken[:, position] |= (np.abs(found[:, block] - expected[:, block]) > 1e-4).any(axis=1)
+            off = np.abs(found[:, block] - expected[:, block])
+            broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, block]))).any(axis=1)
     if freedom.max_changes is not None:
-        units = changed @ (freedom.unit[:, None] == np.arange(len(encoding.schema))[None, :])
-        broken |= changed & (units.sum(axis=1) > freedom.max_changes)[:, None]
+        units = changed.astype(np.float32) @ (freedom.unit[:, None] == np.arange(len(encoding.schema))).astype(
+            np.float32
+        )
+        broken |= changed & ((units > 0).sum(axis=1) > freedom.max_changes)[:, None]
     return broken
 
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Change, Continuous, Feature, Scalar, finite
+from avcg.features import Categorical, Change, Continuous, Feature, Scalar, finite, plain
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
@@ -41,13 +41,20 @@ class Schema:
     VERSION: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "features", tuple(self.features))
+        object.__setattr__(self, "links", tuple(tuple(group) for group in self.links))
+        object.__setattr__(self, "max_changes", plain(self.max_changes))
         if not self.features:
             raise SchemaError("A schema needs at least one column. Got none.")
-        for i, name in enumerate(self.names):
-            if not isinstance(name, str):
-                raise SchemaError(f"Column names must be texts. Got {name!r}; rename it, e.g. X.columns.astype(str).")
-            if name in self.names[:i]:
-                raise SchemaError(f"Column {name!r} appears twice. Rename one of them.")
+        seen: set[str] = set()
+        for feature in self.features:
+            if not isinstance(feature, Feature) or not isinstance(feature.name, str):
+                raise SchemaError(
+                    f"A schema is made of Continuous and Categorical features with text names. Got {feature!r}."
+                )
+            if feature.name in seen:
+                raise SchemaError(f"Column {feature.name!r} appears twice. Rename one of them.")
+            seen.add(feature.name)
         for i, group in enumerate(self.links):
             if len(group) < 2 or len(set(group)) < len(group):
                 raise SchemaError(f"link needs at least two different columns. Got {enumerate_some(group)}.")
@@ -86,9 +93,12 @@ class Schema:
         return cls(infer_features(frame, kinds or {}))
 
     def __getitem__(self, name: str) -> Feature:
-        for feature in self.features:
-            if feature.name == name:
-                return feature
+        if isinstance(name, str):
+            for feature in self.features:
+                if feature.name == name:
+                    return feature
+        elif isinstance(name, Iterable):
+            raise SchemaError(f"Columns are named one by one. Write {', '.join(map(repr, name))} without the list.")
         raise SchemaError(f"There is no column {name!r} in the schema. {did_you_mean(name, self.names)}")
 
     def __iter__(self) -> Iterator[str]:
@@ -140,8 +150,8 @@ class Schema:
         A factual outside the range may stay where it is or move toward the range, never away from it.
         """
         feature = self._number(column, "between")
-        lows = [bound for bound in (feature.low, low) if bound is not None]
-        highs = [bound for bound in (feature.high, high) if bound is not None]
+        lows = [plain(bound) for bound in (feature.low, low) if bound is not None]
+        highs = [plain(bound) for bound in (feature.high, high) if bound is not None]
         for bound in (*lows, *highs):
             finite(bound, f"A bound of column {column!r}")
         return self._with(replace(feature, low=max(lows, default=None), high=min(highs, default=None)))
@@ -152,7 +162,7 @@ class Schema:
         coarser = replace(feature, step=size)
         if feature.step is not None:
             ratio = size / feature.step
-            if abs(ratio - round(ratio)) > 1e-9:
+            if round(ratio) < 1 or abs(ratio - round(ratio)) > 1e-9:
                 raise SchemaError(
                     f"The step of column {column!r} must be a multiple of its present step {feature.step!r}. Got"
                     f" {size!r} instead."
@@ -162,9 +172,9 @@ class Schema:
     def allow(self, column: str, categories: Iterable[Scalar]) -> Self:
         """Answers may move this column only to these categories; staying is always allowed."""
         feature = self._choice(column, "allow")
-        if isinstance(categories, str):
+        if isinstance(categories, str) or not isinstance(categories, Iterable):
             raise SchemaError(f"allow takes a list of categories of column {column!r}. Write [{categories!r}].")
-        wanted = [value for value in categories if feature.position(value) >= 0]
+        wanted = [value for value in map(plain, categories) if feature.position(value) >= 0]
         before = feature.categories if feature.allowed is None else feature.allowed
         kept = tuple(value for value in before if value in wanted)
         if wanted and not kept:
@@ -234,7 +244,7 @@ class Schema:
         """
         try:
             content = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (TypeError, json.JSONDecodeError) as error:
             raise SchemaError(f"This is not JSON: {error}.") from None
         if not isinstance(content, dict) or content.get("format") != "avcg.schema":
             raise SchemaError('This JSON is not an avcg schema: it lacks "format": "avcg.schema".')
@@ -247,17 +257,17 @@ class Schema:
             features = tuple(_feature_from(entry) for entry in content["features"])
             links = tuple(tuple(group) for group in content["links"])
             return cls(features, links, content["max_changes"])
-        except (KeyError, TypeError) as error:
+        except SchemaError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(f"This schema is incomplete or damaged: {error!r}.") from None
 
     def _with(self, feature: Feature) -> Self:
         return replace(self, features=tuple(feature if old.name == feature.name else old for old in self.features))
 
     def _each(self, columns: tuple[str, ...], change: Callable[[Feature], Feature]) -> Self:
-        schema = self
-        for column in columns:
-            schema = schema._with(change(schema[column]))
-        return schema
+        changed = {column: change(self[column]) for column in columns}
+        return replace(self, features=tuple(changed.get(feature.name, feature) for feature in self.features))
 
     def _number(self, column: str, verb: str) -> Continuous:
         feature = self[column]

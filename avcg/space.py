@@ -17,20 +17,12 @@ import torch
 from torch import Tensor
 
 from avcg import frames
-from avcg.encoding import Encoding, Flags, Link, Scaling, Values
+from avcg.encoding import Encoding, Flags, Scaling, Values
 from avcg.errors import DataError, SchemaError
 from avcg.frames import Frame
-from avcg.freedom import Freedom, Ranges, Vary, enterable, interval, leadable
-from avcg.projection import (
-    between_knots,
-    changes,
-    leader_knots,
-    leader_slots,
-    link_parts,
-    nearest_numbers,
-    project,
-    violations,
-)
+from avcg.freedom import Freedom, Ranges, Vary, enterable, interval
+from avcg.links import Link, between_knots, leadable, learn_links
+from avcg.projection import changes, project, restore, room, violations
 from avcg.schema import Schema
 
 
@@ -88,8 +80,9 @@ class TabularSpace:
         """
         if scaling not in ("standard", "minmax"):
             raise SchemaError(f"The 'scaling' of a space must be 'standard' or 'minmax'. Got {scaling!r} instead.")
-        encoding = Encoding.fit(schema, frames.read_values(X, schema), scaling)
-        return cls(encoding, Freedom.of(encoding))
+        values = frames.read_values(X, schema)
+        encoding = Encoding.fit(schema, values, scaling)
+        return cls(encoding, Freedom.of(encoding, learn_links(encoding, values)))
 
     @property
     def schema(self) -> Schema:
@@ -132,23 +125,17 @@ class TabularSpace:
         codes = _array(x)
         if codes.ndim != 2 or codes.shape[1] != self.encoding.width:
             raise DataError(f"decode takes codes of shape (rows, {self.encoding.width}). Got {tuple(x.shape)} instead.")
-        answers = self.encoding.decode(codes)
         if like is None:
-            return frames.new_frame(self.encoding, answers)
+            return frames.new_frame(self.encoding, self.encoding.decode(codes))
         here = frames.read_values(like, self.schema)
         if len(here) != len(codes):
             raise DataError(f"decode got {len(codes)} rows of codes and {len(here)} rows in 'like'. Give one for each.")
         self._check_rows(len(here))
-        at = self.encoding.number_at
-        # Only a number whose code moved is read off its code; any other is the factual's own, whatever float32 holds.
-        same = codes[:, at] == self.encoding.scaled(
-            np.where(np.isnan(here.numbers), self.encoding.center, here.numbers)
-        )
-        same &= np.isnan(here.numbers) == np.isnan(answers.numbers)
-        near = nearest_numbers(self.encoding, self.freedom, self.encoding.unscaled(codes[:, at]), here.numbers)
-        near = np.where(np.isnan(answers.numbers), np.nan, near)
-        answers = Values(np.where(same, here.numbers, near), answers.choices)
-        return frames.write_values(like, self.encoding, answers, changes(self.encoding, answers, here))
+        answers = restore(self.encoding, self.freedom, codes, here)
+        # Any allowed point does for a gap: a number in a narrower dtype is rounded toward it.
+        inside = np.where(np.isnan(here.numbers), np.add(*room(self.freedom, here.numbers)) / 2, here.numbers)
+        changed = changes(self.encoding, answers, here)
+        return frames.write_values(like, self.encoding, answers, changed, toward=inside)
 
     def relax(self, raw: Tensor, x: Tensor) -> Tensor:
         """Decoder output to a point that heeds every limit, differentiably.
@@ -163,31 +150,43 @@ class TabularSpace:
         Returns:
             (..., B, D).
         """
-        self._check_rows(x.shape[0])
-        parts = self._tensors.on(x)
-        here, slots = x[:, parts.number_at], x[:, parts.slot_at]
+        self._check_shapes(raw, x)
+        dtype = torch.promote_types(raw.dtype, x.dtype)
+        raw, x = raw.to(dtype), x.to(dtype)
+        parts = self._parts(x)
+        here = x[:, parts.number_at]
         missing = (x[:, parts.gap_at.clamp(min=0)] > 0.5) & (parts.gap_at >= 0)
         low, high = interval(torch, here, missing, parts.low, parts.high, parts.no_fall, parts.no_rise)
-        numbers = torch.minimum(torch.maximum(raw[..., parts.number_at], low), high)
-        # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
         frozen = parts.no_fall & parts.no_rise
+        numbers = torch.minimum(torch.maximum(raw[..., parts.number_at], low), high)
+        numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
+        # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
         gaps = torch.where(frozen, 1.0, raw[..., parts.gap_at.clamp(min=0)].clamp(0.0, 1.0)) * missing
         numbers = numbers * (1.0 - gaps)
 
-        entries = enterable(torch, slots, parts.moves, parts.may_enter)
-        for link in parts.links:
-            if link.knots is None:
-                mine = leadable(torch, slots[:, link.span], low, high, entries, link.at)
-                entries = torch.cat([entries[:, : link.span.start], mine & entries[:, link.span],
-                                     entries[:, link.span.stop :]], dim=1)  # fmt: skip
+        entries = self._entries(parts, x, low, high)
         logits = torch.where(entries, raw[..., parts.slot_at], -torch.inf)
         padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)[..., parts.padding]
-        shares = torch.softmax(padded, dim=-1).flatten(-2)[..., parts.unpadding] if len(parts.unpadding) else logits
+        shares = torch.softmax(padded, dim=-1).flatten(-2)[..., parts.unpadding] if len(parts.blocks) else logits
 
         result = torch.cat([numbers, gaps[..., parts.gap_at >= 0], shares], dim=-1)[..., parts.order]
         for link in parts.links:
             result = self._follow(link, result, x)
         return result
+
+    def _entries(self, parts: _Tensors, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """(B, M) the categories each row may be in, links heeded."""
+        here = x[:, parts.slot_at]
+        entries: Tensor = enterable(
+            torch, here, parts.moves, parts.may_enter, parts.blocks, parts.padding, parts.unpadding
+        )
+        for link in parts.links:
+            if link.knots is None:
+                block, span = self.encoding.slices[link.link.leader], link.span
+                barred = torch.zeros_like(x).index_copy(1, parts.slot_at, (~entries).to(x.dtype))
+                mine = leadable(link.link, link.table, link.known, x[:, block], low, high, barred, self.encoding)
+                entries = torch.cat([entries[:, : span.start], mine & entries[:, span], entries[:, span.stop :]], dim=1)
+        return entries
 
     def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
         """Put the followers where the leader's present share of each of its values puts them."""
@@ -196,10 +195,10 @@ class TabularSpace:
         if link.knots is None:
             share, here = result[..., leader], x[:, leader]
             # Staying keeps the factual's own followers, even where the training rows knew others.
-            codes = share @ link.at["table"] + (share * here).sum(-1, keepdim=True) * (own - here @ link.at["table"])
+            codes = share @ link.table + (share * here).sum(-1, keepdim=True) * (own - here @ link.table)
         else:
             value = result[..., leader.start].contiguous()
-            codes = between_knots(torch, link.knots, link.at["table"], value)
+            codes = between_knots(torch, link.knots, link.table, value)
             codes = torch.where((value == x[:, leader.start])[..., None], own, codes)
         return result.index_copy(-1, link.columns, codes)
 
@@ -213,13 +212,15 @@ class TabularSpace:
         Returns:
             (..., B, D), features that end where they began with the factual's own codes, bit for bit.
         """
-        self._check_rows(x.shape[0])
+        self._check_shapes(x_cf, x)
         codes = _array(x_cf)
         result = project(self.encoding, self.freedom, codes.reshape(-1, *codes.shape[-2:]), _array(x))
-        return torch.from_numpy(result.reshape(codes.shape)).to(x.device)
+        return torch.from_numpy(result.reshape(codes.shape)).to(x.device, x.dtype)
 
     def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """What a change costs at the schema's prices, differentiable but for prices per change of numbers.
+
+        Filling a gap costs 1 and the price of a change, whatever the number; followers of a link cost nothing.
 
         Args:
             x_cf: (..., B, D).
@@ -228,9 +229,19 @@ class TabularSpace:
         Returns:
             (..., B). By default one standard deviation costs 1 and so does one change of category.
         """
-        parts = self._tensors.on(x)
+        dtype = torch.promote_types(x_cf.dtype, x.dtype)
+        x_cf, x = x_cf.to(dtype), x.to(dtype)
+        parts = self._parts(x)
         difference = (x_cf - x).abs()
-        return difference @ parts.prices + (difference[..., parts.number_at] > 0).to(x.dtype) @ parts.change_prices
+        moved = difference[..., parts.number_at] > 0
+        if (self.encoding.gap_at >= 0).any():
+            with_gaps = parts.gap_at >= 0
+            gap = parts.gap_at.clamp(min=0)
+            # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
+            both = torch.where(with_gaps, (1 - x_cf[..., gap]) * (1 - x[:, gap]), 1.0)
+            moved = moved | (with_gaps & (difference[..., gap] > 0))
+            difference = difference.index_copy(-1, parts.number_at, difference[..., parts.number_at] * both)
+        return difference @ parts.prices + moved.to(dtype) @ parts.change_prices
 
     def restrict(
         self,
@@ -254,29 +265,52 @@ class TabularSpace:
 
     def changed(self, answers: Frame, like: Frame) -> Flags:
         """(B, features) which cells of the answers differ from the factuals, in exact values."""
-        return changes(self.encoding, frames.read_values(answers, self.schema), frames.read_values(like, self.schema))
+        return changes(self.encoding, *self._read_pair(answers, like))
 
     def violations(self, answers: Frame, like: Frame) -> Flags:
         """(B, features) where an answer breaks a constraint, judged on the rows people receive."""
-        read = [frames.read_values(frame, self.schema) for frame in (answers, like)]
-        return violations(self.encoding, self.freedom, *read)
+        return violations(self.encoding, self.freedom, *self._read_pair(answers, like))
+
+    def _read_pair(self, answers: Frame, like: Frame) -> tuple[Values, Values]:
+        pair = frames.read_values(answers, self.schema), frames.read_values(like, self.schema)
+        if len(pair[0]) != len(pair[1]):
+            raise DataError(f"There are {len(pair[0])} answers for {len(pair[1])} rows. Give one for each.")
+        self._check_rows(len(pair[1]))
+        return pair
+
+    def _check_shapes(self, x_cf: Tensor, x: Tensor) -> None:
+        width = self.encoding.width
+        if x.dim() != 2 or x.shape[1] != width or x_cf.dim() < 2 or x_cf.shape[-2:] != x.shape:
+            raise DataError(
+                f"Codes must have shapes (..., rows, {width}) for candidates and (rows, {width}) for factuals. Got"
+                f" {tuple(x_cf.shape)} and {tuple(x.shape)}."
+            )
+        self._check_rows(x.shape[0])
 
     def _check_rows(self, rows: int) -> None:
         if self.freedom.rows not in (1, rows):
             raise SchemaError(f"This space was restricted for {self.freedom.rows} rows. Got {rows} rows.")
 
+    def _parts(self, x: Tensor) -> _Tensors:
+        """The arrays as tensors where x lives and in its precision, made once for each."""
+        key = (x.device, x.dtype)
+        if key not in self._made:
+            self._made[key] = _Tensors.of(self.encoding, self.freedom, x.device, x.dtype)
+        return self._made[key]
+
     @cached_property
-    def _tensors(self) -> _Tensors:
-        return _Tensors.of(self.encoding, self.freedom)
+    def _made(self) -> dict[tuple[torch.device, torch.dtype], _Tensors]:
+        return {}
 
 
 @dataclass(frozen=True, eq=False)
 class _LinkTensors:
     link: Link
     columns: Tensor
+    table: Tensor
+    known: Tensor
     knots: Tensor | None
-    span: slice
-    at: Mapping[str, Any]
+    span: slice  # the leader's slots, where it is categorical
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,26 +328,31 @@ class _Tensors:
     moves: Tensor
     prices: Tensor
     change_prices: Tensor
-    padding: Tensor  # (blocks, widest block) slots of each block, M where there is none
-    unpadding: Tensor  # (M,) the way back
+    blocks: Tensor
+    padding: Tensor
+    unpadding: Tensor
     order: Tensor  # (D,) from numbers, gaps, slots to the order of the codes
     links: tuple[_LinkTensors, ...]
 
     @classmethod
-    def of(cls, encoding: Encoding, freedom: Freedom) -> _Tensors:
-        size = len(encoding.slot_at)
-        widest = max((s.stop - s.start for s in encoding.slots), default=1)
-        padding = np.full((len(encoding.slots), widest), size)
-        for row, span in zip(padding, encoding.slots, strict=True):
-            row[: span.stop - span.start] = np.arange(span.start, span.stop)
+    def of(cls, encoding: Encoding, freedom: Freedom, device: torch.device, dtype: torch.dtype) -> _Tensors:
+        def tensor(array: Any) -> Tensor:
+            value = torch.from_numpy(np.array(array))
+            return value.to(device, dtype if value.is_floating_point() else None)
+
         produced = np.concatenate([encoding.number_at, encoding.gap_at[encoding.gap_at >= 0], encoding.slot_at])
-        links = []
-        for link in encoding.links:
-            parts = dict(link_parts(encoding, link))
-            parts |= {key: torch.from_numpy(parts[key]) for key in ("table", "known")}
-            knots = None if link.knots is None else torch.from_numpy(leader_knots(encoding, link)).float()
-            span = leader_slots(encoding, link) if knots is None else slice(0)
-            links.append(_LinkTensors(link, torch.from_numpy(link.columns), knots, span, parts))
+        links = [
+            _LinkTensors(
+                link,
+                columns=tensor(link.columns),
+                table=tensor(link.table),
+                known=tensor(link.known),
+                knots=None if link.knots is None else tensor(link.knots),
+                span=slice(0) if link.knots is not None else encoding.slots[encoding.place[link.leader]],
+            )
+            for link in freedom.links
+        ]
+        blocks, padding, unpadding = encoding.padded
         arrays = {
             "number_at": encoding.number_at,
             "gap_at": encoding.gap_at,
@@ -323,32 +362,15 @@ class _Tensors:
             "no_fall": freedom.no_fall,
             "no_rise": freedom.no_rise,
             "may_enter": freedom.may_enter,
-            "moves": freedom.moves.astype(np.float32),
+            "moves": freedom.moves,
             "prices": encoding.prices,
             "change_prices": encoding.change_prices,
+            "blocks": blocks,
             "padding": padding,
-            "unpadding": np.flatnonzero(padding.ravel() < size),
+            "unpadding": unpadding,
             "order": np.argsort(produced),
         }
-        return cls(links=tuple(links), **{name: torch.from_numpy(np.array(array)) for name, array in arrays.items()})
-
-    def on(self, x: Tensor) -> _Tensors:
-        """The same where x lives and in its precision."""
-        if x.device.type == "cpu" and x.dtype == torch.float32:
-            return self
-
-        def move(value: Any) -> Any:
-            if isinstance(value, Tensor):
-                return value.to(x.device, x.dtype if value.is_floating_point() else None)
-            if isinstance(value, dict):
-                return {key: move(item) for key, item in value.items()}
-            if isinstance(value, tuple):
-                return tuple(move(item) for item in value)
-            if isinstance(value, (_LinkTensors, _Tensors)):
-                return type(value)(**{key: move(item) for key, item in vars(value).items()})
-            return value
-
-        return move(self)
+        return cls(links=tuple(links), **{name: tensor(array) for name, array in arrays.items()})
 
 
 def _array(x: Tensor) -> Any:

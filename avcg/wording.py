@@ -8,14 +8,14 @@ from avcg.schema import Schema
 
 def describe(schema: Schema) -> list[dict[str, str]]:
     """One row per column: what it is, which values, whether it may change, what a change costs."""
-    partners = {name: [other for other in group if other != name] for group in schema.links for name in group}
+    linked = {name: group for group in schema.links for name in group}
     return [
         {
             "column": feature.name,
             "what it is": _what(feature),
             "values": _values(feature),
-            "may change": _freedom(feature, partners.get(feature.name, [])),
-            "cost": _cost(feature),
+            "may change": _freedom(feature, schema, linked.get(feature.name, (feature.name,))),
+            "cost": _cost(feature, linked.get(feature.name, (feature.name,))[0]),
         }
         for feature in schema.features
     ]
@@ -58,10 +58,10 @@ def _some(values: tuple[object, ...], separator: str, limit: int = 4) -> str:
     return separator.join([*map(str, values[: limit - 1]), "…", str(values[-1])])
 
 
-def _freedom(feature: Feature, partners: list[str]) -> str:
+def _freedom(feature: Feature, schema: Schema, group: tuple[str, ...]) -> str:
     words = {"any": "yes", "up": "only up", "down": "only down", "none": "no"}[feature.change]
-    if feature.change == "none":
-        return words
+    if any(schema[name].change == "none" for name in group):  # one fact: where a part of it is frozen, all of it is
+        return "no"
     if isinstance(feature, Categorical):
         if feature.allowed is not None and len(feature.allowed) < len(feature.categories):
             barred = tuple(value for value in feature.categories if value not in feature.allowed)
@@ -69,10 +69,13 @@ def _freedom(feature: Feature, partners: list[str]) -> str:
             words += f", not to {_some(barred, ', ')}" if few else f", only to {_some(feature.allowed, ', ')}"
         words += "".join(f", never {before} → {after}" for before, after in feature.forbidden[:3])
         words += f" and {len(feature.forbidden) - 3} more" if len(feature.forbidden) > 3 else ""
+    partners = [name for name in group if name != feature.name]
     return f"{words}, together with {', '.join(partners)}" if partners else words
 
 
-def _cost(feature: Feature) -> str:
+def _cost(feature: Feature, leader: str) -> str:
+    if leader != feature.name:
+        return f"in that of {leader}"
     prices = []
     if isinstance(feature, Continuous):
         unit = feature.cost_per_unit

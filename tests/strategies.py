@@ -94,14 +94,14 @@ def tables(draw, constrained=True, gaps=True):
     if draw(st.booleans()) and len(frame.columns) > 1:
         frame = frame[draw(st.permutations(list(frame.columns)))]
     if draw(st.integers(0, 3)) == 0:
-        return Table(_to_polars(frame), schema)
+        return Table(_to_polars(frame, schema), schema)
     frame.index = draw(
         st.sampled_from([pd.RangeIndex(n), pd.Index([f"row {i}" for i in range(n)]), pd.Index([7] * n, name="id")])
     )
     return Table(frame, schema)
 
 
-def _to_polars(frame):
+def _to_polars(frame, schema):
     """Plain polars dtypes with the same values; gaps become nulls."""
     plain = {}
     for name in frame.columns:
@@ -110,6 +110,7 @@ def _to_polars(frame):
             str(frame[name].dtype)
         )
         dtype = pl.String if frame[name].dtype in ("str", "string") else dtype
+        dtype = pl.Boolean if schema[name].kind == "yes or no" else dtype
         if isinstance(frame[name].dtype, pd.CategoricalDtype):
             dtype = pl.Enum(list(frame[name].dtype.categories))
         plain[name] = pl.Series(name, values, dtype=dtype)

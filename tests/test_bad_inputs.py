@@ -76,7 +76,7 @@ BAD_ROWS = {
     "mixed types": (
         lambda: Schema.infer(pd.DataFrame({"mix": pd.Series([1, "a"], dtype=object)})),
         DataError,
-        "'mix' mixes values of type int, str",
+        "'mix' holds values of type int, str, not texts",
     ),
     "names as categories": (
         lambda: Schema.infer(pd.DataFrame({"name": [f"n{i}" for i in range(300)]})),
@@ -215,7 +215,7 @@ BAD_REQUESTS = {
     "category that is none": (lambda: SPACE.restrict(ranges={"job": ["pilot"]}), "no category 'pilot' in column 'job'"),
     "categories as a text": (lambda: SPACE.restrict(ranges={"job": "clerk"}), "must be a list of its categories"),
     "empty list of categories": (lambda: SPACE.restrict(ranges={"job": []}), "'job' is empty"),
-    "cap below zero": (lambda: SPACE.restrict(at_most=-1), "whole number >= 0. Got -1"),
+    "cap below zero": (lambda: SPACE.restrict(at_most=-1), "whole number >= 0, or one per row. Got -1"),
     "two numbers of rows": (
         lambda: SPACE.restrict(vary=[["age"], ["job"]], ranges={"age": ([30, 31, 32], 50)}),
         "different numbers of rows: 2, 3",

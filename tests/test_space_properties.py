@@ -56,7 +56,8 @@ def test_codes_alone_hold_the_values(table, scaling):
             assert (b is None) == (a is None)
             if b is not None and not on_grid:
                 assert abs(a - b) <= reach + 1e-12 * abs(b)
-            elif b is not None and abs(b / feature.step - round(b / feature.step)) < 1e-9:
+            # A float32 code tells a few million steps apart; beyond that only the factual itself is exact.
+            elif b is not None and b == round(b / feature.step) * feature.step and reach < feature.step / 4:
                 assert abs(a - b) < 1e-9 * max(1, abs(b))
 
 
@@ -136,7 +137,7 @@ def test_relaxed_points_obey_and_have_finite_gradients(table, scaling, data):
             assert not gap or torch.equal(there[..., -1] * (1 - here[:, -1]), torch.zeros_like(there[..., -1]))
             _check_shares(feature, here, there)
         else:
-            _check_numbers(feature, encoding, j, here, there)
+            _check_numbers(feature, space, j, here, there)
 
 
 def _check_shares(feature, here, there):
@@ -150,7 +151,8 @@ def _check_shares(feature, here, there):
             assert not (wrong and i != k and (there[..., i] * here[:, k]).any())
 
 
-def _check_numbers(feature, encoding, j, here, there):
+def _check_numbers(feature, space, j, here, there):
+    encoding = space.encoding
     i = encoding.numeric.index(feature)
     missing = here[:, -1] == 1 if feature.missing == "indicator" else torch.zeros(len(here), dtype=torch.bool)
     low = encoding.low[i] if feature.low is None else feature.low
@@ -158,7 +160,7 @@ def _check_numbers(feature, encoding, j, here, there):
     low, high = (float(np.float32((bound - encoding.center[i]) / encoding.scale[i])) for bound in (low, high))
     value, now = there[..., 0][..., ~missing], here[~missing, 0]
     # A follower is a weighted mean of allowed values, which rounding can push past the last of them by a hair.
-    hair = 1e-5 * (1 + now.abs()) if any(j in link.followers for link in encoding.links) else torch.zeros_like(now)
+    hair = 1e-5 * (1 + now.abs()) if any(j in link.followers for link in space.freedom.links) else torch.zeros_like(now)
     assert (value >= now.clamp(max=low) - hair).all()
     assert (value <= now.clamp(min=high) + hair).all()
     assert feature.change != "up" or (value >= now - hair).all()

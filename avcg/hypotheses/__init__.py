@@ -1,0 +1,1 @@
+"""P(θ): distributions over plausible predictors, and how to evaluate a draw all at once."""

@@ -1,0 +1,138 @@
+"""Stacks of linear layers and activations, run for all hypotheses by batched matrix products.
+
+As long as hypotheses agree, a layer is computed once for all; where they part, a leading axis S appears. Dropout masks
+part after the first layer, so its product is shared by all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F  # noqa: N812  its usual name
+
+from avcg.noise import GaussianDropout, Noise
+
+_ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.SELU)
+_IDENTITY = (nn.Identity, nn.Dropout, GaussianDropout)  # in evaluation mode
+Step = tuple[str, nn.Module]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The layers of a network in order, with their names in its ``state_dict``.
+
+    Attributes:
+        steps: (prefix, layer).
+        width: The widest layer.
+    """
+
+    steps: tuple[Step, ...]
+    width: int
+
+    def run(self, x: Tensor, overrides: Mapping[str, Tensor], count: int) -> Tensor:
+        """Logits of all hypotheses.
+
+        Args:
+            x: (N, D) the same rows for all, or (S, N, D) each hypothesis its own.
+            overrides: By name, with a leading axis S.
+            count: S.
+
+        Returns:
+            (S, N, C).
+        """
+        h, apart = x, x.dim() == 3
+        for prefix, layer in self.steps:
+            if isinstance(layer, nn.Linear):
+                h, apart = _linear(h, apart, layer, overrides.get(f"{prefix}weight"), overrides.get(f"{prefix}bias"))
+            elif isinstance(layer, Noise):
+                mask = overrides.get(f"{prefix}mask")
+                if mask is None:
+                    h = h * layer.mask.to(h.dtype)
+                else:  # one per hypothesis, or one for each of its rows
+                    h, apart = h * (mask if mask.dim() == 3 else mask[:, None]), True
+            else:
+                h = layer(h)
+        return h if apart else h.expand(count, *h.shape)
+
+    def run_one(self, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
+        """Logits (N, C) of one hypothesis, whose overrides have no leading axis."""
+        h = x
+        for prefix, layer in self.steps:
+            if isinstance(layer, nn.Linear):
+                bias = overrides.get(f"{prefix}bias", layer.bias)
+                weight = overrides.get(f"{prefix}weight", layer.weight)
+                h = F.linear(h, weight.to(h.dtype), None if bias is None else bias.to(h.dtype))
+            elif isinstance(layer, Noise):
+                h = h * overrides.get(f"{prefix}mask", layer.mask).to(h.dtype)
+            else:
+                h = layer(h)
+        return h
+
+    def parts_early(self, overrides: Mapping[str, Tensor]) -> bool:
+        """Whether hypotheses have weights of their own in some layer, so that nothing after it can be shared."""
+        return any(f"{prefix}weight" in overrides for prefix, layer in self.steps if isinstance(layer, nn.Linear))
+
+
+def _linear(
+    h: Tensor, apart: bool, layer: nn.Linear, weight: Tensor | None, bias: Tensor | None
+) -> tuple[Tensor, bool]:
+    shared_bias = None if layer.bias is None else layer.bias.to(h.dtype)
+    if weight is None:
+        if bias is None:
+            return F.linear(h, layer.weight.to(h.dtype), shared_bias), apart
+        return F.linear(h, layer.weight.to(h.dtype)) + bias[:, None], True
+    if not apart:
+        h = h.expand(len(weight), *h.shape)
+    if bias is None and shared_bias is None:
+        return torch.bmm(h, weight.mT), True
+    added = bias[:, None] if bias is not None else shared_bias
+    assert added is not None
+    return torch.baddbmm(added.expand(len(weight), 1, -1), h, weight.mT), True
+
+
+Forward = Callable[[Tensor, Mapping[str, Tensor], int], Tensor]
+
+
+def stacked_forward(network: nn.Module, event_dim: int) -> Forward:
+    """A function from inputs, overrides and S to logits (S, N, C), by the fastest way the network allows.
+
+    Args:
+        network: In evaluation mode; it is not changed.
+        event_dim: Axes of one row of input, to tell rows that all share from rows of each hypothesis.
+    """
+    plan = plan_of(network)
+    if plan is not None:
+        return plan.run
+
+    def forward(x: Tensor, overrides: Mapping[str, Tensor], count: int) -> Tensor:
+        if not overrides:
+            return network(x).expand(count, -1, -1)
+        own = 0 if x.dim() > event_dim + 1 else None
+        call = vmap(lambda some, rows: functional_call(network, some, (rows,)), in_dims=(0, own))
+        return call(dict(overrides), x)
+
+    return forward
+
+
+def plan_of(network: nn.Module) -> Plan | None:
+    """The network as a plan, or None if it is more than a stack of linear layers and activations."""
+    steps = _steps(network, "")
+    if steps is None or not any(isinstance(layer, nn.Linear) for _, layer in steps):
+        return None
+    linear = [layer for _, layer in steps if isinstance(layer, nn.Linear)]
+    return Plan(tuple(steps), max(max(layer.in_features, layer.out_features) for layer in linear))
+
+
+def _steps(module: nn.Module, prefix: str) -> list[Step] | None:
+    if isinstance(module, nn.Sequential):
+        parts = [_steps(child, f"{prefix}{name}.") for name, child in module.named_children()]
+        return None if any(part is None for part in parts) else [step for part in parts if part for step in part]
+    if isinstance(module, _IDENTITY):
+        return []
+    if type(module) is nn.Linear or isinstance(module, (*_ELEMENTWISE, Noise)):
+        return [(prefix, module)]
+    return None

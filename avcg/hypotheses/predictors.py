@@ -1,0 +1,264 @@
+"""Hypotheses drawn from a distribution, evaluated together.
+
+`Stacked` holds S hypotheses of one architecture as overrides of some of its parameters, with a leading axis. A stack of
+linear layers and activations is evaluated by batched matrix products, anything else by ``vmap`` over
+``functional_call``: parameters are never swapped in place, which gives silently wrong gradients through convolutions
+and layer norms. `Joined` puts different architectures side by side, `Opaque` functions that have no gradient.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.batched import Plan, plan_of, stacked_forward
+
+Loss = Literal["cross_entropy", "zero_one"]
+
+# Activations of one chunk of rows stay within a core's cache on a CPU; a GPU wants large products instead.
+_CPU_NUMBERS = 2**19
+_GPU_NUMBERS = 2**26
+# From so many rows on, hypotheses with weights of their own are run one after the other on a CPU.
+_MANY_ROWS = 256
+# Above this many activations kept for a backward pass, they are computed again instead.
+_KEPT_NUMBERS = 2**28
+
+
+class Predictors(ABC):
+    """S hypotheses that can be asked all at once.
+
+    Attributes:
+        weights: (S,) how much each counts, summing to 1.
+        differentiable: Whether gradients flow to the inputs.
+    """
+
+    weights: Tensor
+    differentiable: bool = True
+
+    @abstractmethod
+    def log_probs(self, x: Tensor) -> Tensor:
+        """Log-probabilities of all classes under each hypothesis.
+
+        Args:
+            x: (N, *event).
+
+        Returns:
+            (S, N, C).
+        """
+
+    @abstractmethod
+    def subset(self, chosen: Tensor) -> Predictors:
+        """Some of the hypotheses, their weights scaled to sum to 1.
+
+        Args:
+            chosen: (k,) positions.
+        """
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def predictive(self, x: Tensor) -> Tensor:
+        """The generalised predictive distribution p(y | x): the weighted mean of probabilities, (N, C)."""
+        weights = self.weights.to(x.device)
+        return torch.einsum("s,snc->nc", weights, self.log_probs(x).exp())
+
+    def losses(self, x: Tensor, y: Tensor, loss: Loss = "cross_entropy") -> Tensor:
+        """The mean loss of each hypothesis, (S,).
+
+        Args:
+            x: (N, *event).
+            y: (N,) class positions.
+            loss: ``"cross_entropy"`` or ``"zero_one"`` (the share of wrong labels).
+        """
+        with torch.no_grad():
+            log_probs = self.log_probs(x)
+        if y.shape != x.shape[:1] or y.min() < 0 or y.max() >= log_probs.shape[-1]:
+            raise DataError(
+                f"Labels must be one class position per row, 0 to {log_probs.shape[-1] - 1}. Got shape"
+                f" {tuple(y.shape)} with values {int(y.min())} to {int(y.max())} for {len(x)} rows."
+            )
+        if loss == "zero_one":
+            return (log_probs.argmax(dim=-1) != y).float().mean(dim=1)
+        if loss == "cross_entropy":
+            return -log_probs.gather(-1, y.expand(len(self), -1)[..., None])[..., 0].mean(dim=1)
+        raise SettingError(f"The 'loss' must be 'cross_entropy' or 'zero_one'. Got {loss!r} instead.")
+
+
+def _uniform(n: int) -> Tensor:
+    return torch.full((n,), 1.0 / n)
+
+
+def _chosen_weights(weights: Tensor, chosen: Tensor) -> Tensor:
+    some = weights[chosen]
+    return some / some.sum()
+
+
+class Stacked(Predictors):
+    """S hypotheses of one architecture.
+
+    Args:
+        network: Rows (N, *event) to logits (N, C). It is copied, put in evaluation mode and frozen.
+        overrides: By name as in ``state_dict``, parameters or buffers with a leading axis S; all others are shared.
+        weights: (S,); None: all alike.
+
+    >>> network = nn.Linear(2, 2, bias=False)
+    >>> _ = network.weight.data.copy_(torch.eye(2))
+    >>> two = Stacked(network, {"weight": torch.stack([torch.eye(2), -torch.eye(2)])})
+    >>> two.log_probs(torch.tensor([[1.0, 0.0]])).argmax(dim=-1).tolist()
+    [[0], [1]]
+    """
+
+    def __init__(self, network: nn.Module, overrides: Mapping[str, Tensor], weights: Tensor | None = None) -> None:
+        self.network = copy.deepcopy(network).eval().requires_grad_(False)
+        state = {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
+        sizes = {len(value) for value in overrides.values()}
+        if len(sizes) > 1:
+            raise SettingError(f"Overrides must speak of the same number of hypotheses. Got {sorted(sizes)}.")
+        for name, value in overrides.items():
+            if name not in state or value.shape[1:] != state[name].shape:
+                expected = tuple(state[name].shape) if name in state else "no such name"
+                raise SettingError(
+                    f"The override {name!r} has shape {tuple(value.shape[1:])} per hypothesis; the network has"
+                    f" {expected}. Members of different architectures go side by side in Joined."
+                )
+        self.overrides = {name: value.detach() for name, value in overrides.items()}
+        count = sizes.pop() if sizes else 1
+        self.weights = _uniform(count) if weights is None else weights / weights.sum()
+        self._plan: Plan | None = plan_of(self.network)
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C), exactly differentiable in x, in chunks of rows that bound memory."""
+        rows = self._chunk(x)
+        if rows >= len(x):
+            return self._evaluate(x)
+        # Holding all activations for a backward pass over everything can exceed memory: then compute them twice.
+        twice = torch.is_grad_enabled() and x.requires_grad and len(self) * len(x) * self._width > _KEPT_NUMBERS
+        parts = [
+            checkpoint(self._evaluate, part, use_reentrant=False) if twice else self._evaluate(part)
+            for part in x.split(rows)
+        ]
+        return torch.cat(parts, dim=1)
+
+    def subset(self, chosen: Tensor) -> Stacked:
+        """Some of the hypotheses."""
+        overrides = {name: value[chosen] for name, value in self.overrides.items()}
+        smaller = copy.copy(self)  # the frozen network is shared, not copied again
+        smaller.overrides, smaller.weights = overrides, _chosen_weights(self.weights, chosen)
+        return smaller
+
+    def to(self, device: torch.device | str) -> Stacked:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.network = copy.deepcopy(self.network).to(device)
+        moved.overrides = {name: value.to(device) for name, value in self.overrides.items()}
+        moved.weights = self.weights.to(device)
+        moved._plan = plan_of(moved.network)
+        return moved
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        overrides = {n: v.to(x.dtype) if v.is_floating_point() else v for n, v in self.overrides.items()}
+        if self._plan is not None and self._one_by_one(len(x), x.device):
+            each = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
+            logits = torch.stack([self._plan.run_one(x, some) for some in each])
+        else:
+            logits = stacked_forward(self._typed(x), x.dim() - 1)(x, overrides, len(self))
+        return torch.log_softmax(logits, dim=-1)
+
+    def _typed(self, x: Tensor) -> nn.Module:
+        parameter = next(self.network.parameters(), None)
+        same = parameter is None or parameter.dtype == x.dtype
+        return self.network if same else copy.deepcopy(self.network).to(x.dtype)
+
+    def _one_by_one(self, rows: int, device: torch.device) -> bool:
+        """On a CPU, many rows fill a core by themselves, and one product at a time stays in its cache."""
+        own_weights = self._plan is not None and self._plan.parts_early(self.overrides)
+        return device.type == "cpu" and rows >= _MANY_ROWS and own_weights
+
+    def _chunk(self, x: Tensor) -> int:
+        """How many rows at a time."""
+        numbers = _CPU_NUMBERS if x.device.type == "cpu" else _GPU_NUMBERS
+        together = 1 if self._one_by_one(len(x), x.device) else len(self)
+        return max(1, numbers // (together * self._width))
+
+    @property
+    def _width(self) -> int:
+        """A rough count of activations a row needs: the widest layer, in numbers."""
+        if self._plan is not None:
+            return self._plan.width
+        return max((p.numel() // max(p.shape[-1], 1) for p in self.network.parameters() if p.dim() > 1), default=1) * 16
+
+
+class Joined(Predictors):
+    """Groups of hypotheses of different kinds side by side.
+
+    Args:
+        groups: Each evaluated on its own, on the same inputs and classes.
+        shares: How much each group counts; None: every hypothesis alike.
+    """
+
+    def __init__(self, groups: Sequence[Predictors], shares: Sequence[float] | None = None) -> None:
+        if not groups:
+            raise SettingError("Joined needs at least one group of hypotheses. Got none.")
+        self.groups = tuple(groups)
+        self.differentiable = all(group.differentiable for group in groups)
+        masses = [float(len(group)) for group in groups] if shares is None else list(shares)
+        parts = [mass * group.weights.cpu() for mass, group in zip(masses, groups, strict=True)]
+        weights = torch.cat(parts)
+        self.weights = weights / weights.sum()
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C), group after group."""
+        parts = [group.log_probs(x) for group in self.groups]
+        classes = {part.shape[-1] for part in parts}
+        if len(classes) > 1:
+            raise DataError(f"Hypotheses must agree on the classes. Got groups with {sorted(classes)} classes.")
+        return torch.cat(parts)
+
+    def subset(self, chosen: Tensor) -> Joined:
+        """Some of the hypotheses, in the order of their groups."""
+        starts = torch.tensor([0, *(len(group) for group in self.groups)]).cumsum(0)
+        kept, parts = [], []
+        for group, start in zip(self.groups, starts.tolist(), strict=False):
+            mine = chosen[(chosen >= start) & (chosen < start + len(group))].sort().values
+            if len(mine):
+                kept.append(group.subset(mine - start))
+                parts.append(self.weights[mine])
+        result = Joined(kept)
+        result.weights = torch.cat(parts) / torch.cat(parts).sum()
+        return result
+
+
+class Opaque(Predictors):
+    """Hypotheses that can only be asked, not differentiated: judges, never teachers.
+
+    Args:
+        functions: Each takes (N, *event) and returns probabilities (N, C).
+        weights: (S,); None: all alike.
+    """
+
+    differentiable = False
+
+    def __init__(self, functions: Sequence[Callable[[Tensor], Tensor]], weights: Tensor | None = None) -> None:
+        if not functions:
+            raise SettingError("Opaque needs at least one function. Got none.")
+        self.functions = tuple(functions)
+        self.weights = _uniform(len(functions)) if weights is None else weights / weights.sum()
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C), without gradients."""
+        with torch.no_grad():
+            probabilities = torch.stack([function(x) for function in self.functions])
+        if torch.isnan(probabilities).any() or (probabilities.sum(dim=-1) - 1).abs().max() > 1e-3:
+            raise DataError("A hypothesis returned probabilities that are NaN or do not sum to one.")
+        return probabilities.clamp(min=1e-30).log().to(x.device, x.dtype)
+
+    def subset(self, chosen: Tensor) -> Opaque:
+        """Some of the hypotheses."""
+        return Opaque([self.functions[i] for i in chosen.tolist()], _chosen_weights(self.weights, chosen))

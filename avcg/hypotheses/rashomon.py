@@ -1,0 +1,116 @@
+"""The Rashomon set: of many candidates, those nearly as good as the best."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count
+from avcg.hypotheses.predictors import Loss, Predictors
+from avcg.models.opened import Opened, open_model
+
+Reference = Literal["deterministic", "best"] | float
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RashomonSet(FiniteSet):
+    """The candidates with L(θ) <= L* + ε, all alike, with everything needed to argue about the choice.
+
+    Attributes:
+        losses: (N,) of all candidates.
+        kept: (K,) positions of those kept.
+        reference_loss: L*.
+        epsilon: ε.
+        rule: In words.
+    """
+
+    losses: Tensor
+    kept: Tensor
+    reference_loss: float
+    epsilon: float
+    rule: str
+
+    def __str__(self) -> str:
+        return f"{len(self.kept)} of {len(self.losses)} candidates kept: {self.rule}"
+
+
+def rashomon_set(
+    candidates: HypothesisDistribution | Predictors,
+    X: Any,
+    y: Any,
+    epsilon: float,
+    *,
+    loss: Loss = "cross_entropy",
+    reference: Reference = "deterministic",
+    n: int = 50,
+    on_empty: Literal["keep_best", "raise"] = "keep_best",
+    generator: torch.Generator | None = None,
+) -> RashomonSet:
+    """Keep the candidates whose validation loss is within epsilon of a reference.
+
+    Mind the scale: on a binary task a coin flip costs ln 2 = 0.69 in cross-entropy, so ε = 0.8 excludes almost nothing.
+
+    Args:
+        candidates: A distribution to draw from, or hypotheses already drawn.
+        X: Validation rows, as a frame where the candidates' space is known, or encoded.
+        y: Their labels.
+        epsilon: Excess loss allowed, >= 0.
+        loss: ``"cross_entropy"`` or ``"zero_one"``.
+        reference: L*: the loss of the ``"deterministic"`` network, of the ``"best"`` candidate, or a number.
+        n: Candidates to draw.
+        on_empty: What to do if none qualifies: keep the best with a warning, or raise.
+        generator: None: seed 0.
+    """
+    if not epsilon >= 0:
+        raise SettingError(f"The 'epsilon' parameter of rashomon_set must be >= 0. Got {epsilon!r} instead.")
+    check_count(n, "rashomon_set")
+    model = getattr(candidates, "model", None)
+    space = getattr(candidates, "space", None)
+    opened = Opened(torch.nn.Identity(), space, None) if model is None else open_model(model, space)
+    x, labels = opened.rows(X), opened.labels(y)
+    drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
+    losses = drawn.losses(x, labels, loss)
+    if not torch.isfinite(losses).all():
+        count = int((~torch.isfinite(losses)).sum())
+        raise DataError(
+            f"{count} of {len(losses)} candidates have a loss that is not a number. Check rows and networks."
+        )
+    limit, words = _reference(candidates, losses, x, labels, loss, reference)
+    kept = torch.nonzero(losses <= limit + epsilon).flatten()
+    rule = f"{loss} <= {limit:.4f} ({words}) + {epsilon:g}"
+    if not len(kept):
+        if on_empty == "raise":
+            raise SettingError(
+                f"No candidate qualifies: {rule}. The best has {float(losses.min()):.4f}. Raise epsilon."
+            )
+        kept = losses.argmin()[None]
+        rule += f"; none qualified, so the best ({float(losses.min()):.4f}) was kept"
+        warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
+    return RashomonSet(
+        drawn.subset(kept), space, losses=losses, kept=kept, reference_loss=limit, epsilon=epsilon, rule=rule
+    )
+
+
+def _reference(
+    candidates: object, losses: Tensor, x: Tensor, y: Tensor, loss: Loss, reference: Reference
+) -> tuple[float, str]:
+    if reference == "best":
+        return float(losses.min()), "the best candidate"
+    if reference == "deterministic":
+        base = getattr(candidates, "deterministic", None)
+        if base is None:
+            raise SettingError(
+                "These candidates have no deterministic network to compare with. Use reference='best' or a number."
+            )
+        return float(base().losses(x, y, loss)[0]), "the deterministic network"
+    if isinstance(reference, (int, float)) and math.isfinite(reference):
+        return float(reference), "as given"
+    raise SettingError(
+        f"The 'reference' of rashomon_set must be 'deterministic', 'best' or a number. Got {reference!r} instead."
+    )

@@ -1,0 +1,1 @@
+"""Predictors: networks and how they are fitted."""

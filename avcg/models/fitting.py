@@ -1,0 +1,99 @@
+"""Fitting many copies of a network at once: one stacked network, one optimiser, S answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812  its usual name
+
+from avcg.errors import SettingError
+from avcg.hypotheses.batched import stacked_forward
+from avcg.models.networks import draw_state
+from avcg.noise import draw_masks, with_noise
+from avcg.training import Epoch, Training, train
+
+# From (S, N, C) logits and (S, N) labels to (S,) mean losses.
+StackedLoss = Callable[[Tensor, Tensor], Tensor]
+
+
+def mean_cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """(S, N, C) and (S, N) to (S,)."""
+    return F.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view(y.shape).mean(dim=1)
+
+
+def fit_stacked(
+    network: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    rows: Tensor,
+    settings: Training,
+    *,
+    generator: torch.Generator,
+    start: Mapping[str, Tensor] | None = None,
+    validation: tuple[Tensor, Tensor] | None = None,
+    loss: StackedLoss = mean_cross_entropy,
+    on_epoch: Callable[[Epoch], None] | None = None,
+    label: str = "Training",
+) -> tuple[dict[str, Tensor], list[Epoch]]:
+    """Train S copies of a network from fresh weights, each on its own rows, all in one pass.
+
+    Copies do not see each other: Adam works on each weight by itself, and the loss is a sum over copies. Dropout layers
+    are on, drawn from the generator.
+
+    Args:
+        network: The architecture; its own weights are not used and not changed.
+        x: (N, *event).
+        y: (N,) labels or targets.
+        rows: (S, n) the rows each copy trains on, in an order of its own.
+        settings: How long and how fast.
+        generator: Of weights, order and dropout.
+        start: Weights to begin from, (S, *shape) by name; None: fresh ones.
+        validation: Rows and labels for early stopping, per copy.
+        loss: From stacked logits and labels to a loss per copy.
+        on_epoch: Called after each pass.
+        label: Shown beside the bar on a terminal.
+
+    Returns:
+        All parameters by name, (S, *shape), and the history.
+    """
+    _refuse_batch_norm(network)
+    count, device = len(rows), x.device
+    noisy, sites = with_noise(network.cpu(), x.shape[1:])
+    noisy = noisy.to(device)
+    first = draw_state(network, count, generator) if start is None else start
+    state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
+    forward = stacked_forward(noisy, x.dim() - 1)
+
+    def batch_loss(batch: Tensor) -> Tensor:
+        mine = rows[:, batch].to(device)
+        masks = {name: mask.to(device) for name, mask in draw_masks(sites, mine.shape, generator).items()}
+        return loss(forward(x[mine], {**state, **masks}, count), y[mine]).sum()
+
+    @torch.no_grad()
+    def validate() -> Tensor:
+        assert validation is not None
+        inputs, labels = validation
+        return loss(forward(inputs, state, count), labels.expand(count, *labels.shape))
+
+    history = train(
+        list(state.values()),
+        batch_loss,
+        rows.shape[1],
+        settings,
+        generator=generator,
+        validate=None if validation is None else validate,
+        on_epoch=on_epoch,
+        label=label,
+    )
+    return {name: value.detach() for name, value in state.items()}, history
+
+
+def _refuse_batch_norm(network: nn.Module) -> None:
+    for name, layer in network.named_modules():
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+            raise SettingError(
+                f"The layer {name!r} keeps running statistics, which cannot be trained for several copies at once. Use"
+                " GroupNorm or LayerNorm, or train copies yourself and hand them to DeepEnsemble."
+            )

@@ -1,0 +1,182 @@
+"""Small networks, built without touching a global random stream.
+
+PyTorch's layers draw their first weights from the global stream when they are made. Here they are made empty and filled
+by `initialise`, from a generator, with PyTorch's own distributions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from avcg.errors import SettingError
+
+Size = tuple[int, int, int]
+
+
+def mlp(
+    n_inputs: int,
+    n_outputs: int,
+    hidden: Sequence[int] = (64, 64),
+    *,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Linear layers with ReLU between them, each hidden one followed by dropout if there is any.
+
+    Args:
+        n_inputs: D.
+        n_outputs: C.
+        hidden: Units of each hidden layer; empty for a linear model.
+        dropout: In [0, 1).
+        generator: Of the first weights; None: seed 0.
+
+    >>> mlp(30, 2, hidden=(8,))(torch.zeros(5, 30)).shape
+    torch.Size([5, 2])
+    """
+    _check_dropout(dropout)
+    layers: list[nn.Module] = []
+    width = n_inputs
+    for units in hidden:
+        layers += [skip_init(nn.Linear, width, units), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        width = units
+    layers.append(skip_init(nn.Linear, width, n_outputs))
+    return initialise(nn.Sequential(*layers), generator)
+
+
+def cnn(
+    size: Size,
+    n_outputs: int,
+    channels: Sequence[int] = (32, 64),
+    *,
+    units: int = 128,
+    dropout: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> nn.Sequential:
+    """Convolutions of 3 x 3, each halving the picture, then one hidden linear layer.
+
+    Args:
+        size: (channels, height, width) of a picture.
+        n_outputs: C.
+        channels: Of each convolution.
+        units: Of the hidden layer.
+        dropout: After every hidden layer, in [0, 1).
+        generator: Of the first weights; None: seed 0.
+
+    >>> cnn((1, 28, 28), 10, channels=(4,))(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+    _check_dropout(dropout)
+    depth, height, width = size
+    layers: list[nn.Module] = []
+    for filters in channels:
+        layers += [skip_init(nn.Conv2d, depth, filters, 3, stride=2, padding=1), nn.ReLU()]
+        if dropout:
+            layers.append(nn.Dropout(dropout))
+        depth, height, width = filters, (height + 1) // 2, (width + 1) // 2
+    layers += [nn.Flatten(), skip_init(nn.Linear, depth * height * width, units), nn.ReLU()]
+    if dropout:
+        layers.append(nn.Dropout(dropout))
+    layers.append(skip_init(nn.Linear, units, n_outputs))
+    return initialise(nn.Sequential(*layers), generator)
+
+
+def autoencoder(
+    n_inputs: int, hidden: Sequence[int] = (20, 10, 6), *, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """Rows through a narrow middle and back.
+
+    Args:
+        n_inputs: D.
+        hidden: Units on the way in; the way out mirrors them.
+        generator: Of the first weights; None: seed 0.
+
+    >>> autoencoder(30)(torch.zeros(5, 30)).shape
+    torch.Size([5, 30])
+    """
+    return mlp(n_inputs, n_inputs, [*hidden, *reversed(hidden[:-1])], generator=generator)
+
+
+def conv_autoencoder(
+    size: Size, channels: Sequence[int] = (16, 32), *, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """Pictures through a few small maps and back.
+
+    Args:
+        size: (channels, height, width).
+        channels: Of each convolution on the way in; the way out mirrors them.
+        generator: Of the first weights; None: seed 0.
+
+    >>> conv_autoencoder((1, 28, 28))(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 1, 28, 28])
+    """
+    depths = [size[0], *channels]
+    layers: list[nn.Module] = []
+    for before, after in pairwise(depths):
+        layers += [skip_init(nn.Conv2d, before, after, 3, stride=2, padding=1), nn.ReLU()]
+    sizes = [size[1:]]
+    for _ in channels:
+        sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
+    for i in reversed(range(len(channels))):
+        layers += [nn.Upsample(size=sizes[i]), skip_init(nn.Conv2d, depths[i + 1], depths[i], 3, padding=1)]
+        if i:
+            layers.append(nn.ReLU())
+    return initialise(nn.Sequential(*layers), generator)
+
+
+def _check_dropout(dropout: float) -> None:
+    if not 0 <= dropout < 1:
+        raise SettingError(f"The 'dropout' of a network must be in [0, 1). Got {dropout!r} instead.")
+
+
+def initialise(network: nn.Sequential, generator: torch.Generator | None) -> nn.Sequential:
+    """Fill all weights as PyTorch would, from a generator."""
+    for name, value in draw_state(network, 1, generator).items():
+        network.get_parameter(name).data.copy_(value[0])
+    return network
+
+
+def draw_state(network: nn.Module, count: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+    """Fresh first weights for several copies of a network.
+
+    Args:
+        network: Whose shapes to follow; it is not changed.
+        count: S.
+        generator: None: seed 0.
+
+    Returns:
+        All parameters by name, (S, *shape).
+
+    Raises:
+        SettingError: If the network has a layer whose first weights are not known here.
+    """
+    generator = generator or torch.Generator().manual_seed(0)
+    state: dict[str, Tensor] = {}
+    for prefix, layer in network.named_modules():
+        mine = dict(layer.named_parameters(recurse=False))
+        if not mine:
+            continue
+        dot = f"{prefix}." if prefix else ""
+        if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d)):
+            fan_in = math.prod(layer.weight.shape[1:])
+            for name, value in mine.items():
+                uniform = torch.rand((count, *value.shape), generator=generator, dtype=torch.float32)
+                state[dot + name] = (2 * uniform - 1) / math.sqrt(max(fan_in, 1))
+        elif isinstance(layer, (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)):
+            for name, value in mine.items():
+                state[dot + name] = torch.full((count, *value.shape), 1.0 if name == "weight" else 0.0)
+        elif isinstance(layer, nn.Embedding):
+            state[dot + "weight"] = torch.randn((count, *layer.weight.shape), generator=generator)
+        else:
+            raise SettingError(
+                f"The first weights of a {type(layer).__name__} ({prefix!r}) are not known here, so this network"
+                " cannot be trained anew. Train copies of it yourself and hand them to DeepEnsemble."
+            )
+    return state

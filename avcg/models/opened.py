@@ -1,0 +1,101 @@
+"""A model opened up: its network, and what is known about its inputs and classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from avcg.errors import DataError, SettingError, enumerate_some
+from avcg.space import Space
+
+
+class Fitted(Protocol):
+    """A fitted classifier around a network, such as `avcg.Classifier`."""
+
+    network_: nn.Module
+    space_: Space
+    classes_: NDArray[Any]
+
+
+Model = nn.Module | Fitted
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A model's network with what is known about its inputs and classes.
+
+    Attributes:
+        network: From encoded rows to logits.
+        space: What it reads, or None.
+        classes: The labels in the order of the logits, or None.
+    """
+
+    network: nn.Module
+    space: Space | None
+    classes: NDArray[Any] | None
+
+    def event_shape(self) -> tuple[int, ...]:
+        """Of one row of input, from the space or the first linear layer."""
+        if self.space is not None:
+            return self.space.event_shape
+        first = next((layer for layer in self.network.modules() if not list(layer.children())), None)
+        if isinstance(first, nn.Linear):
+            return (first.in_features,)
+        raise SettingError("The shape of the network's inputs is not known. Pass the space it reads.")
+
+    def rows(self, X: Any) -> Tensor:
+        """Encoded rows, from a frame, images or an encoded tensor."""
+        if isinstance(X, Tensor):
+            return X
+        if self.space is None:
+            raise SettingError("A bare network reads encoded tensors. Pass a torch tensor, or the space it reads.")
+        return self.space.encode(X)
+
+    def labels(self, y: Any) -> Tensor:
+        """Class positions, from labels or positions."""
+        if isinstance(y, Tensor):
+            return y.long()
+        values = np.asarray(y)
+        if self.classes is None:
+            if values.dtype.kind not in "iu":
+                raise DataError(f"A bare network reads class positions, 0 and up. Got labels such as {values[0]!r}.")
+            return torch.as_tensor(values).long()
+        return class_positions(values, self.classes)
+
+
+def class_positions(values: NDArray[Any], classes: NDArray[Any]) -> Tensor:
+    """(N,) where each label stands among the classes.
+
+    Raises:
+        DataError: If a label is none of them.
+    """
+    place = {value: i for i, value in enumerate(classes.tolist())}
+    labels = values.tolist()
+    strange = list(dict.fromkeys(value for value in labels if value not in place))
+    if strange:
+        known = enumerate_some(classes.tolist(), 12)
+        raise DataError(f"The labels {enumerate_some(strange)} are none of the model's classes: {known}.")
+    return torch.tensor([place[value] for value in labels])
+
+
+def open_model(model: Model, space: Space | None = None) -> Opened:
+    """The network in a model, and what is known about it.
+
+    Raises:
+        SettingError: If it is neither a network nor a fitted classifier around one.
+    """
+    if isinstance(model, nn.Module):
+        return Opened(model, space, None)
+    if isinstance(getattr(model, "network_", None), nn.Module):
+        return Opened(model.network_, model.space_, model.classes_)
+    if type(model).__name__ == "Classifier":
+        raise SettingError("The classifier is not fitted yet. Call fit first.")
+    raise SettingError(
+        f"A {type(model).__name__} is neither a torch network nor a fitted avcg.Classifier. For other estimators use"
+        " retrains, which refits them."
+    )

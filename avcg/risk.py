@@ -1,0 +1,108 @@
+"""How a set of hypotheses is summed up: log-probabilities of the target (S, ...) and weights (S,) to one value (...).
+
+All are to be maximised. They are ordered: worst case <= CVaR <= expected log-likelihood <= log expected likelihood, and
+the entropic risk lies between the worst case and the mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from avcg.errors import SettingError
+
+Risk = Callable[[Tensor, Tensor], Tensor]
+
+
+def _along(log_p: Tensor, weights: Tensor) -> Tensor:
+    return weights.reshape(-1, *[1] * (log_p.dim() - 1)).to(log_p)
+
+
+def expected_log_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
+    """The paper's R: sum over s of w_s log p_s.
+
+    Args:
+        log_p: (S, ...) log-probability of the target under each hypothesis.
+        weights: (S,) summing to 1.
+
+    Returns:
+        (...).
+
+    >>> expected_log_likelihood(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
+    tensor(-2.)
+    """
+    return (_along(log_p, weights) * log_p).sum(dim=0)
+
+
+def log_expected_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
+    """Log of the predictive probability, log sum over s of w_s p_s: what validity looks at, never below the mean.
+
+    >>> p = torch.tensor([0.2, 0.6])
+    >>> log_expected_likelihood(p.log(), torch.tensor([0.5, 0.5])).exp()
+    tensor(0.4000)
+    """
+    return torch.logsumexp(log_p + _along(log_p, weights).log(), dim=0)
+
+
+def worst_case(log_p: Tensor, weights: Tensor) -> Tensor:
+    """The hypothesis least convinced, of those that have any weight.
+
+    >>> worst_case(torch.tensor([-1.0, -3.0, -9.0]), torch.tensor([0.5, 0.5, 0.0]))
+    tensor(-3.)
+    """
+    return torch.where(_along(log_p, weights) > 0, log_p, math.inf).amin(dim=0)
+
+
+@dataclass(frozen=True)
+class Entropic:
+    """Entropic risk of the negative log-likelihood: -(1/t) log sum over s of w_s exp(-t log p_s).
+
+    Attributes:
+        temper: t > 0; towards 0 it is the mean, towards infinity the worst case.
+
+    >>> Entropic(temper=1e-6)(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
+    tensor(-2.)
+    """
+
+    temper: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.temper < math.inf:
+            raise SettingError(f"The 'temper' of Entropic must be > 0. Got {self.temper!r} instead.")
+
+    def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
+        """(S, ...), (S,) to (...)."""
+        # Around the weighted mean, so that a tiny temper does not drown in rounding.
+        mean = expected_log_likelihood(log_p, weights)
+        spread = -self.temper * (log_p - mean) + _along(log_p, weights).log()
+        return mean - torch.logsumexp(spread, dim=0) / self.temper
+
+
+@dataclass(frozen=True)
+class CVaR:
+    """Conditional value at risk: the mean over the least convinced share of hypotheses.
+
+    Attributes:
+        share: In (0, 1]; 1 is the mean. A hypothesis that straddles the share counts in part.
+
+    >>> CVaR(share=0.5)(torch.tensor([-1.0, -2.0, -3.0, -4.0]), torch.full((4,), 0.25))
+    tensor(-3.5000)
+    """
+
+    share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise SettingError(f"The 'share' of CVaR must be in (0, 1]. Got {self.share!r} instead.")
+
+    def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
+        """(S, ...), (S,) to (...)."""
+        ordered, order = log_p.sort(dim=0)
+        mass = _along(log_p, weights).expand_as(log_p).gather(0, order)
+        before = mass.cumsum(dim=0) - mass
+        taken = (self.share - before).clamp(min=torch.zeros_like(mass), max=mass)
+        return (taken * ordered).sum(dim=0) / taken.sum(dim=0)
