@@ -33,6 +33,9 @@ setup: $(VENV)/dev.stamp ## prepare .venv with the package and the development t
 demo: $(VENV)/core.stamp ## see avcg at work on embedded data
 	$(BIN)/avcg demo
 
+# One thread a worker: two workers with two threads each would fight over two cores.
+test test-all: export OMP_NUM_THREADS := 1
+
 test: setup lint types ## format check, lint, types and the fast tests
 	$(BIN)/pytest -q -n 2 -m 'not slow'
 

@@ -11,23 +11,65 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from avcg import datasets as datasets
     from avcg import errors as errors
+    from avcg import risk as risk
+    from avcg import testing as testing
     from avcg import toys as toys
     from avcg.features import Categorical as Categorical
     from avcg.features import Continuous as Continuous
+    from avcg.hypotheses import multiplicity as multiplicity
+    from avcg.hypotheses.distributions import DeepEnsemble as DeepEnsemble
+    from avcg.hypotheses.distributions import FiniteSet as FiniteSet
+    from avcg.hypotheses.distributions import GaussianPosterior as GaussianPosterior
+    from avcg.hypotheses.distributions import HypothesisDistribution as HypothesisDistribution
+    from avcg.hypotheses.distributions import Mixture as Mixture
+    from avcg.hypotheses.distributions import PointMass as PointMass
+    from avcg.hypotheses.distributions import SampledWeights as SampledWeights
+    from avcg.hypotheses.dropout import MCDropout as MCDropout
+    from avcg.hypotheses.dropout import dropout_rate_for as dropout_rate_for
+    from avcg.hypotheses.laplace import Laplace as Laplace
+    from avcg.hypotheses.predictors import Predictors as Predictors
+    from avcg.hypotheses.rashomon import rashomon_set as rashomon_set
+    from avcg.hypotheses.retraining import retrains as retrains
+    from avcg.hypotheses.variational import SWAG as SWAG
+    from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.images import ImageSpace as ImageSpace
+    from avcg.models.classifier import Classifier as Classifier
+    from avcg.noise import attach_dropout as attach_dropout
     from avcg.schema import Schema as Schema
     from avcg.space import Space as Space
     from avcg.space import TabularSpace as TabularSpace
+    from avcg.training import Training as Training
 
 _HOME = {
     "Categorical": "avcg.features",
+    "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.features",
+    "DeepEnsemble": "avcg.hypotheses.distributions",
+    "FiniteSet": "avcg.hypotheses.distributions",
+    "GaussianPosterior": "avcg.hypotheses.distributions",
+    "HypothesisDistribution": "avcg.hypotheses.distributions",
     "ImageSpace": "avcg.images",
+    "Laplace": "avcg.hypotheses.laplace",
+    "MCDropout": "avcg.hypotheses.dropout",
+    "MeanFieldVI": "avcg.hypotheses.variational",
+    "Mixture": "avcg.hypotheses.distributions",
+    "PointMass": "avcg.hypotheses.distributions",
+    "Predictors": "avcg.hypotheses.predictors",
+    "SWAG": "avcg.hypotheses.variational",
+    "SampledWeights": "avcg.hypotheses.distributions",
     "Schema": "avcg.schema",
     "Space": "avcg.space",
     "TabularSpace": "avcg.space",
+    "Training": "avcg.training",
+    "attach_dropout": "avcg.noise",
     "datasets": "avcg.datasets",
+    "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
+    "multiplicity": "avcg.hypotheses.multiplicity",
+    "rashomon_set": "avcg.hypotheses.rashomon",
+    "retrains": "avcg.hypotheses.retraining",
+    "risk": "avcg.risk",
+    "testing": "avcg.testing",
     "toys": "avcg.toys",
 }
 __all__ = sorted(_HOME)
@@ -37,7 +79,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'avcg' has no attribute {name!r}")
     module = import_module(_HOME[name])
-    return module if _HOME[name] == f"avcg.{name}" else getattr(module, name)
+    return module if _HOME[name].endswith(f".{name}") else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -102,7 +102,7 @@ def _download(source: Source) -> None:
             f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
             f" ({type(error).__name__}). Check the network, or fetch it by hand into a directory, keep its name, and"
             " set AVCG_DATA to that directory."
-        ) from error
+        ) from None
     finally:
         log.setLevel(level)
 

@@ -1,6 +1,8 @@
 """Speed figures, each beside what it is compared to, in the same run.
 
     python benchmarks/speed.py space
+    python benchmarks/speed.py hypotheses [--device cuda]
+    python benchmarks/speed.py retraining
 
 Machines are noisy: every figure is a median of repeats, and the ratio is the one to quote.
 """
@@ -8,6 +10,7 @@ Machines are noisy: every figure is a median of repeats, and the ratio is the on
 from __future__ import annotations
 
 import argparse
+import copy
 import os
 import platform
 import statistics
@@ -19,10 +22,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from rich.console import Console
 from rich.table import Table
 
-from avcg import TabularSpace, datasets
+from avcg import Classifier, TabularSpace, Training, datasets
+from avcg.hypotheses.predictors import Stacked
+from avcg.models.fitting import fit_stacked
+from avcg.models.networks import draw_state, mlp
+from avcg.models.opened import class_positions
+from avcg.noise import draw_masks, with_noise
 
 
 def median_seconds(work: Callable[[], Any], repeats: int) -> float:
@@ -48,12 +57,15 @@ def space(rows: int, repeats: int) -> None:
     numeric = [feature.name for feature in data.schema.numeric]
     categorical = [feature.name for feature in data.schema.categorical]
 
-    def ours() -> tuple[float, float]:
-        started = time.perf_counter()
-        x = fitted.encode(X)
-        halfway = time.perf_counter()
-        fitted.decode(x, like=X)
-        return halfway - started, time.perf_counter() - halfway
+    def ours(like: pd.DataFrame | None) -> Callable[[], tuple[float, float]]:
+        def both() -> tuple[float, float]:
+            started = time.perf_counter()
+            x = fitted.encode(X)
+            halfway = time.perf_counter()
+            fitted.decode(x, like=like)
+            return halfway - started, time.perf_counter() - halfway
+
+        return both
 
     def theirs(sparse: bool) -> Callable[[], tuple[float, float]]:
         columns = ColumnTransformer(
@@ -77,7 +89,12 @@ def space(rows: int, repeats: int) -> None:
 
     table = Table("what", "there (s)", "back (s)", "both (s)", "ours / theirs", title=f"{rows:,} rows of Adult")
     times: dict[str, list[tuple[float, float]]] = {}
-    runs = {"avcg": ours, "scikit-learn, sparse": theirs(True), "scikit-learn, dense": theirs(False)}
+    runs = {
+        "avcg": ours(X),
+        "avcg, back from codes alone": ours(None),
+        "scikit-learn, sparse": theirs(True),
+        "scikit-learn, dense": theirs(False),
+    }
     for _ in range(repeats):  # turn by turn, so that a busy minute does not fall on one of them alone
         for name, run in runs.items():
             times.setdefault(name, []).append(run())
@@ -104,16 +121,114 @@ def space(rows: int, repeats: int) -> None:
     print(f"importing the encoder loads {loaded}")
 
 
+def hypotheses(device: str, repeats: int) -> None:
+    """Forward and backward to the inputs for S hypotheses at once, against calling S networks in a loop."""
+    network = mlp(30, 2, (64, 64), dropout=0.1)
+    noisy, sites = with_noise(network, (30,))
+    for kind in ("own weights", "dropout masks"):
+        table = Table("S", "N", "loop (ms)", "ours (ms)", "loop / ours", title=f"{kind}, 30-64-64-2, {device}")
+        for count in (5, 20, 50, 100):
+            generator = torch.Generator().manual_seed(count)
+            if kind == "own weights":
+                base, overrides = network, draw_state(network, count, generator)
+            else:
+                base, overrides = noisy, draw_masks(sites, (count,), generator)
+            ours = Stacked(base, overrides).to(device)
+            members = [_member(base, overrides, i).to(device) for i in range(count)]
+            for rows in (1, 64, 640, 4096):
+                x = torch.randn(rows, 30, generator=generator).to(device).requires_grad_()
+                slow, fast, ratio = _versus(
+                    lambda x=x, members=members: torch.stack([torch.log_softmax(one(x), -1) for one in members]),
+                    lambda x=x, ours=ours: ours.log_probs(x),
+                    x,
+                    repeats,
+                )
+                table.add_row(str(count), str(rows), f"{1e3 * slow:.2f}", f"{1e3 * fast:.2f}", f"{ratio:.2f}")
+        Console().print(table)
+
+
+def _member(network: torch.nn.Module, overrides: dict[str, torch.Tensor], i: int) -> torch.nn.Module:
+    member = copy.deepcopy(network).eval().requires_grad_(False)
+    member.load_state_dict({name: value[i] for name, value in overrides.items()}, strict=False)
+    return member
+
+
+def _versus(
+    slow: Callable[[], torch.Tensor], fast: Callable[[], torch.Tensor], x: torch.Tensor, repeats: int
+) -> tuple[float, float, float]:
+    """Median times of forward and backward of both, turn by turn, and the median of their ratios."""
+
+    def timed(work: Callable[[], torch.Tensor]) -> float:
+        x.grad = None
+        started = time.perf_counter()
+        work().sum().backward()
+        if x.is_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - started
+
+    timed(slow), timed(fast), timed(slow), timed(fast)
+    turns = max(5, min(repeats * 20, int(2.0 / (timed(slow) + timed(fast)))))
+    pairs = [(timed(slow), timed(fast)) for _ in range(turns)]
+    times = [statistics.median(values) for values in zip(*pairs, strict=True)]
+    return times[0], times[1], statistics.median(a / b for a, b in pairs)
+
+
+def retraining(device: str, repeats: int) -> None:
+    """Twenty networks on Adult as one stacked network, against twenty fits one after the other, same steps."""
+    data = datasets.load("adult")
+    train, validation, _ = data.split(seed=0)
+    model = Classifier(hidden=(64, 64), epochs=1, schema=data.schema).fit(train.X, train.y)
+    x, y = model.space_.encode(train.X).to(device), class_positions(train.y, model.classes_).to(device)
+    held, labels = model.space_.encode(validation.X), class_positions(validation.y, model.classes_)
+    settings = Training(epochs=3, batch_size=128, patience=None)
+    rows = torch.stack([torch.randperm(len(x), generator=torch.Generator().manual_seed(s)) for s in range(20)])
+
+    def fit(which: torch.Tensor, seed: int) -> dict[str, torch.Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return fit_stacked(model.architecture(), x, y, which, settings, generator=generator)[0]
+
+    ratios = []
+    for turn in range(repeats):
+        started = time.perf_counter()
+        together = fit(rows, turn)
+        halfway = time.perf_counter()
+        apart = [fit(rows[s : s + 1], turn * 100 + s) for s in range(20)]
+        ratios.append((time.perf_counter() - halfway, halfway - started))
+        stacked = {name: torch.cat([state[name] for state in apart]) for name in together}
+        accuracy = [
+            1
+            - Stacked(model.architecture(), {n: v.cpu() for n, v in state.items()})
+            .losses(held, labels, "zero_one")
+            .mean()
+            for state in (together, stacked)
+        ]
+        print(
+            f"20 networks on Adult, {settings.epochs} epochs: one after the other {ratios[-1][0]:.1f} s, stacked"
+            f" {ratios[-1][1]:.1f} s, ratio {ratios[-1][0] / ratios[-1][1]:.2f}; accuracy {accuracy[1]:.4f} and"
+            f" {accuracy[0]:.4f}"
+        )
+    print(f"median ratio {statistics.median(a / b for a, b in ratios):.2f}")
+
+
 def main() -> None:
     """Run what is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["space"])
+    parser.add_argument("what", choices=["space", "hypotheses", "retraining"])
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=None, help="of torch; default: its own choice")
     options = parser.parse_args()
-    versions = f"Python {platform.python_version()}, numpy {np.__version__}, pandas {pd.__version__}"
-    print(f"{versions}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
-    space(options.rows, options.repeats)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}, torch {torch.__version__}"
+    print(f"{versions}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
+    if options.what == "space":
+        space(options.rows, options.repeats)
+    elif options.what == "hypotheses":
+        hypotheses(options.device, options.repeats)
+    else:
+        retraining(options.device, options.repeats)
 
 
 if __name__ == "__main__":

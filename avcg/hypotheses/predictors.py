@@ -138,13 +138,24 @@ class Stacked(Predictors):
         rows = self._chunk(x)
         if rows >= len(x):
             return self._evaluate(x)
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            return self._fill(x, rows)
         # Holding all activations for a backward pass over everything can exceed memory: then compute them twice.
-        twice = torch.is_grad_enabled() and x.requires_grad and len(self) * len(x) * self._width > _KEPT_NUMBERS
+        twice = len(self) * len(x) * self._width > _KEPT_NUMBERS
         parts = [
             checkpoint(self._evaluate, part, use_reentrant=False) if twice else self._evaluate(part)
             for part in x.split(rows)
         ]
         return torch.cat(parts, dim=1)
+
+    def _fill(self, x: Tensor, rows: int) -> Tensor:
+        """Without a graph to keep, every chunk is written where it belongs and forgotten."""
+        first = self._evaluate(x[:rows])
+        result = first.new_empty(len(self), len(x), first.shape[-1])
+        result[:, :rows] = first
+        for start in range(rows, len(x), rows):
+            result[:, start : start + rows] = self._evaluate(x[start : start + rows])
+        return result
 
     def subset(self, chosen: Tensor) -> Stacked:
         """Some of the hypotheses."""
@@ -165,11 +176,23 @@ class Stacked(Predictors):
     def _evaluate(self, x: Tensor) -> Tensor:
         overrides = {n: v.to(x.dtype) if v.is_floating_point() else v for n, v in self.overrides.items()}
         if self._plan is not None and self._one_by_one(len(x), x.device):
-            each = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
-            logits = torch.stack([self._plan.run_one(x, some) for some in each])
+            logits = self._each_in_turn(self._plan, x, overrides)
+        elif self._plan is not None:
+            logits = self._plan.run(x, overrides, len(self))
         else:
             logits = stacked_forward(self._typed(x), x.dim() - 1)(x, overrides, len(self))
         return torch.log_softmax(logits, dim=-1)
+
+    def _each_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
+        each = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
+        if torch.is_grad_enabled() and x.requires_grad:
+            return torch.stack([plan.run_one(x, some) for some in each])
+        first = plan.run_one(x, next(each))
+        logits = first.new_empty(len(self), *first.shape)  # S small results between large ones would tear memory apart
+        logits[0] = first
+        for s, some in enumerate(each, start=1):
+            logits[s] = plan.run_one(x, some)
+        return logits
 
     def _typed(self, x: Tensor) -> nn.Module:
         parameter = next(self.network.parameters(), None)

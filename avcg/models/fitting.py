@@ -34,7 +34,6 @@ def fit_stacked(
     start: Mapping[str, Tensor] | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
     loss: StackedLoss = mean_cross_entropy,
-    on_epoch: Callable[[Epoch], None] | None = None,
     label: str = "Training",
 ) -> tuple[dict[str, Tensor], list[Epoch]]:
     """Train S copies of a network from fresh weights, each on its own rows, all in one pass.
@@ -52,7 +51,6 @@ def fit_stacked(
         start: Weights to begin from, (S, *shape) by name; None: fresh ones.
         validation: Rows and labels for early stopping, per copy.
         loss: From stacked logits and labels to a loss per copy.
-        on_epoch: Called after each pass.
         label: Shown beside the bar on a terminal.
 
     Returns:
@@ -61,10 +59,9 @@ def fit_stacked(
     _refuse_batch_norm(network)
     count, device = len(rows), x.device
     noisy, sites = with_noise(network.cpu(), x.shape[1:])
-    noisy = noisy.to(device)
+    forward = stacked_forward(noisy.to(device), x.dim() - 1)
     first = draw_state(network, count, generator) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
-    forward = stacked_forward(noisy, x.dim() - 1)
 
     def batch_loss(batch: Tensor) -> Tensor:
         mine = rows[:, batch].to(device)
@@ -77,15 +74,9 @@ def fit_stacked(
         inputs, labels = validation
         return loss(forward(inputs, state, count), labels.expand(count, *labels.shape))
 
+    check = None if validation is None else validate
     history = train(
-        list(state.values()),
-        batch_loss,
-        rows.shape[1],
-        settings,
-        generator=generator,
-        validate=None if validation is None else validate,
-        on_epoch=on_epoch,
-        label=label,
+        list(state.values()), batch_loss, rows.shape[1], settings, generator=generator, validate=check, label=label
     )
     return {name: value.detach() for name, value in state.items()}, history
 

@@ -1,0 +1,174 @@
+"""A network with scikit-learn's manners: raw frames or images in, labels and probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from avcg.encoding import Scaling
+from avcg.errors import DataError, SettingError
+from avcg.images import ImageSpace
+from avcg.models.fitting import fit_stacked
+from avcg.models.networks import cnn, mlp
+from avcg.models.opened import class_positions
+from avcg.schema import Schema
+from avcg.space import Space, TabularSpace
+from avcg.training import Epoch, Training
+
+
+class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A small neural classifier on raw rows: a multilayer perceptron for tables, a convolutional one for images.
+
+    Args:
+        hidden: Units of each hidden layer of the perceptron; channels of each convolution for images.
+        dropout: After every hidden layer, in [0, 1).
+        epochs: At most.
+        batch_size: Rows per step.
+        learning_rate: Of Adam.
+        weight_decay: Of Adam.
+        patience: Epochs without a better validation loss before stopping; None: never.
+        validation: Share of the rows kept for that, in [0, 1).
+        schema: What the columns are; None: inferred from X.
+        scaling: ``"standard"`` or ``"minmax"``.
+        device: Where to train.
+        random_state: Seed.
+
+    Attributes:
+        classes_: The labels, sorted.
+        space_: What the network reads.
+        network_: From encoded rows to logits.
+        history_: One entry per epoch.
+
+    >>> from avcg import toys
+    >>> loans = toys.loans(n=300)
+    >>> model = Classifier(hidden=(16,), epochs=30).fit(loans.X, loans.y)
+    >>> model.predict(loans.X[:2]).shape
+    (2,)
+    """
+
+    classes_: NDArray[Any]
+    space_: Space
+    network_: nn.Module
+    history_: list[Epoch]
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (64, 64),
+        *,
+        dropout: float = 0.1,
+        epochs: int = 100,
+        batch_size: int = 128,
+        learning_rate: float = 1e-3,
+        weight_decay: float = 0.0,
+        patience: int | None = 10,
+        validation: float = 0.1,
+        schema: Schema | None = None,
+        scaling: Scaling = "standard",
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        self.hidden = hidden
+        self.dropout = dropout
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.weight_decay = weight_decay
+        self.patience = patience
+        self.validation = validation
+        self.schema = schema
+        self.scaling = scaling
+        self.device = device
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: ArrayLike) -> Self:
+        """Train on raw rows and their labels."""
+        rows = as_rows(X)
+        labels = check_labels(y, len(rows))
+        self.classes_ = np.unique(labels)
+        if len(self.classes_) < 2:
+            raise DataError(f"A classifier needs at least two classes. All {len(labels)} labels are {labels[0]!r}.")
+        self.space_ = self._fit_space(rows)
+        self.n_features_in_ = 1 if isinstance(rows, np.ndarray) else rows.shape[1]
+        x, positions = self.space_.encode(rows).to(self.device), class_positions(labels, self.classes_).to(self.device)
+        generator = torch.Generator().manual_seed(self.random_state)
+        chosen, held = split_rows(len(rows), self.validation, generator)
+        state, self.history_ = fit_stacked(
+            self.architecture(),
+            x,
+            positions,
+            chosen[None],
+            self.training(),
+            generator=generator,
+            validation=(x[held], positions[held]) if len(held) else None,
+            label="Training the classifier",
+        )
+        self.network_ = self.architecture()
+        self.network_.load_state_dict({name: value[0].cpu() for name, value in state.items()}, strict=False)
+        self.network_.eval()
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """(N, C) probabilities, classes in the order of ``classes_``."""
+        check_is_fitted(self)
+        with torch.no_grad():
+            parts = [self.network_(part) for part in self.space_.encode(as_rows(X)).split(8192)]
+        return torch.softmax(torch.cat(parts), dim=-1).numpy()
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """(N,) the likeliest label."""
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def architecture(self) -> nn.Sequential:
+        """A network of this shape with fresh weights."""
+        check_is_fitted(self, "space_")
+        generator, count = torch.Generator().manual_seed(self.random_state), len(self.classes_)
+        shape = self.space_.event_shape
+        if len(shape) == 3:
+            size = (shape[0], shape[1], shape[2])
+            return cnn(size, count, tuple(self.hidden), dropout=self.dropout, generator=generator)
+        return mlp(shape[0], count, tuple(self.hidden), dropout=self.dropout, generator=generator)
+
+    def training(self) -> Training:
+        """How long and how fast."""
+        patience = self.patience if self.validation else None
+        return Training(self.epochs, self.batch_size, self.learning_rate, self.weight_decay, patience)
+
+    def _fit_space(self, rows: Any) -> Space:
+        if isinstance(rows, np.ndarray):
+            return ImageSpace.fit(rows)
+        return TabularSpace.fit(self.schema or Schema.infer(rows), rows, self.scaling)
+
+
+def as_rows(X: Any) -> Any:
+    """A frame or images as they are; a table of numbers as a frame with columns x0, x1, ..."""
+    if isinstance(X, np.ndarray) and X.ndim == 2:
+        return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+    return X
+
+
+def check_labels(y: ArrayLike, n_rows: int) -> NDArray[Any]:
+    """Labels as an array, one per row and none missing."""
+    labels = np.asarray(y)
+    if labels.shape != (n_rows,):
+        raise DataError(f"There must be one label per row, {n_rows}. Got labels of shape {labels.shape}.")
+    missing = int(pd.isna(labels).sum())
+    if missing:
+        raise DataError(f"{missing} labels are missing. Drop those rows.")
+    return labels
+
+
+def split_rows(n_rows: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(n,) rows to train on, in random order, and those held for validation."""
+    if not 0 <= share < 1:
+        raise SettingError(f"The 'validation' share must be in [0, 1). Got {share!r} instead.")
+    order = torch.randperm(n_rows, generator=generator)
+    count = round(share * n_rows)
+    return order[count:], order[:count]

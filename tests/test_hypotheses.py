@@ -1,0 +1,636 @@
+"""Distributions over predictors against loops, finite differences and closed forms."""
+
+import copy
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import avcg
+from avcg import datasets, toys
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.batched import plan_of
+from avcg.hypotheses.predictors import Joined, Opaque, Stacked
+from avcg.models.networks import cnn, draw_state, mlp
+from avcg.noise import draw_masks, with_noise
+from avcg.testing import check_hypotheses
+
+
+def rng(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rows(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=rng(seed), dtype=dtype)
+
+
+class ForkedNetwork(nn.Module):
+    """No stack of layers: batch norm, layer norm, a shortcut and two heads added up."""
+
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.enter = nn.Linear(5, 8)
+            self.norm = nn.BatchNorm1d(8)
+            self.inner = nn.Linear(8, 8)
+            self.layer = nn.LayerNorm(8)
+            self.one, self.two = nn.Linear(8, 3), nn.Linear(8, 3)
+        self.norm.running_mean.fill_(0.2)
+        self.norm.running_var.fill_(1.7)
+
+    def forward(self, x):
+        h = torch.tanh(self.norm(self.enter(x)))
+        h = h + torch.tanh(self.layer(self.inner(h)))
+        return self.one(h) + self.two(h.square())
+
+
+class ConvNetwork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.body = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4), nn.SiLU(), nn.Dropout2d(0.3), nn.Flatten())
+            self.head = nn.Linear(4 * 4 * 4, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+NETWORKS = {
+    "linear": (lambda: mlp(5, 3, ()), (5,)),
+    "perceptron": (lambda: mlp(5, 3, (8, 6), dropout=0.3), (5,)),
+    "tanh": (lambda: nn.Sequential(mlp(5, 8, ()), nn.Tanh(), mlp(8, 3, ())), (5,)),
+    "batch norm, layer norm, shortcut": (ForkedNetwork, (5,)),
+    "convolutions": (ConvNetwork, (2, 6, 6)),
+    "a small cnn": (lambda: cnn((2, 6, 6), 3, (4,), units=5, dropout=0.2), (2, 6, 6)),
+}
+
+
+def perturbed(network, count, seed=1):
+    """Parameters of several networks near one."""
+    return {
+        name: value.detach() + 0.3 * torch.randn((count, *value.shape), generator=rng(seed))
+        for name, value in network.named_parameters()
+    }
+
+
+def one_by_one(network, state, x):
+    outputs = []
+    for s in range(len(next(iter(state.values())))):
+        member = copy.deepcopy(network).eval().to(x.dtype)
+        with torch.no_grad():
+            for name, value in state.items():
+                member.get_parameter(name).copy_(value[s])
+        outputs.append(torch.log_softmax(member(x), dim=-1))
+    return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+class TestStacked:
+    def test_equals_a_loop(self, kind):
+        build, event = NETWORKS[kind]
+        network = build()
+        state = perturbed(network, 4)
+        x = rows(7, *event)
+        torch.testing.assert_close(
+            Stacked(network, state).log_probs(x), one_by_one(network, state, x), atol=1e-5, rtol=1e-5
+        )
+
+    def test_partial_overrides_equal_a_loop(self, kind):
+        build, event = NETWORKS[kind]
+        network = build()
+        state = perturbed(network, 4)
+        name = list(state)[-1]
+        x = rows(7, *event)
+        expected = one_by_one(network, {name: state[name]}, x)
+        torch.testing.assert_close(Stacked(network, {name: state[name]}).log_probs(x), expected, atol=1e-5, rtol=1e-5)
+
+    def test_gradients_equal_finite_differences(self, kind):
+        build, event = NETWORKS[kind]
+        network = build()
+        predictors = Stacked(network, perturbed(network, 3))
+        x = rows(2, *event, dtype=torch.float64).requires_grad_()
+        assert torch.autograd.gradcheck(predictors.log_probs, x, eps=1e-6, atol=1e-6)
+
+    def test_chunks_change_nothing(self, kind, monkeypatch):
+        build, event = NETWORKS[kind]
+        network = build()
+        predictors = Stacked(network, perturbed(network, 3))
+        x = rows(11, *event).requires_grad_()
+        whole = predictors.log_probs(x)
+        (gradient,) = torch.autograd.grad(whole.square().sum(), x)
+        for kept in (2**28, 1):  # without and with computing activations twice
+            monkeypatch.setattr("avcg.hypotheses.predictors._CPU_NUMBERS", 1)
+            monkeypatch.setattr("avcg.hypotheses.predictors._KEPT_NUMBERS", kept)
+            parts = predictors.log_probs(x)
+            torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+            (found,) = torch.autograd.grad(parts.square().sum(), x)
+            torch.testing.assert_close(found, gradient, atol=1e-4, rtol=1e-4)
+
+
+class TestMasks:
+    @pytest.mark.parametrize("kind", ["perceptron", "convolutions", "a small cnn"])
+    def test_equal_a_loop_and_finite_differences(self, kind):
+        build, event = NETWORKS[kind]
+        noisy, sites = with_noise(build(), event)
+        assert sites
+        masks = draw_masks(sites, (4,), rng())
+        predictors = Stacked(noisy, masks)
+        x = rows(6, *event)
+        for s in range(4):
+            one = copy.deepcopy(noisy)
+            for name, mask in masks.items():
+                one.get_buffer(name).copy_(mask[s])
+            expected = torch.log_softmax(one(x), dim=-1)
+            torch.testing.assert_close(predictors.log_probs(x)[s], expected, atol=1e-5, rtol=1e-5)
+        assert torch.autograd.gradcheck(predictors.log_probs, x[:2].double().requires_grad_(), atol=1e-6)
+
+    def test_a_mask_is_the_same_for_every_row(self):
+        masks = avcg.MCDropout(mlp(3, 2, (16,), dropout=0.5)).sample(20, generator=rng())
+        x = rows(1, 3).expand(9, 3)
+        log_probs = masks.log_probs(x)
+        assert torch.equal(log_probs, log_probs[:, :1].expand_as(log_probs))
+        assert log_probs[:, 0, 0].std() > 0.01, "while hypotheses differ"
+
+    def test_the_mean_mask_is_one(self):
+        _, sites = with_noise(mlp(3, 2, (50,), dropout=0.3), (3,))
+        assert draw_masks(sites, (4000,), rng())["2.mask"].mean().item() == pytest.approx(1.0, abs=0.01)
+
+    def test_gaussian_noise_has_the_spread_it_says(self):
+        attached = avcg.attach_dropout(mlp(3, 2, (50,)), 0.4, "gaussian")
+        _, sites = with_noise(attached, (3,))
+        mask = next(iter(draw_masks(sites, (4000,), rng()).values()))
+        assert mask.mean().item() == pytest.approx(1.0, abs=0.01)
+        assert mask.std().item() == pytest.approx(0.4, abs=0.01)
+
+    def test_attached_noise_sits_where_hsu_et_al_put_it(self):
+        network = mlp(3, 2, (8, 8))
+        assert len(with_noise(avcg.attach_dropout(network, 0.1), (3,))[1]) == 2
+        assert len(with_noise(avcg.attach_dropout(network, 0.1, logits=True), (3,))[1]) == 3
+        x = rows(4, 3)
+        torch.testing.assert_close(avcg.attach_dropout(network, 0.1).eval()(x), network(x))
+        point = avcg.MCDropout(avcg.attach_dropout(network, 0.0)).sample(3)
+        torch.testing.assert_close(point.log_probs(x)[2], torch.log_softmax(network(x), -1))
+
+    def test_a_lower_rate_keeps_what_a_higher_one_kept(self):
+        network = mlp(3, 2, (64,), dropout=0.5)
+        low, high = (
+            avcg.MCDropout(network, rate).sample(5, generator=rng()).overrides["2.mask"] for rate in (0.2, 0.6)
+        )
+        assert (low[high > 0] > 0).all()
+
+
+def test_the_network_given_is_never_changed():
+    network = mlp(5, 3, (8,), dropout=0.3)
+    network.train()
+    before = copy.deepcopy(network.state_dict())
+    predictors = Stacked(network, perturbed(network, 3))
+    predictors.log_probs(rows(4, 5))
+    avcg.MCDropout(network).sample(3).log_probs(rows(4, 5))
+    assert network.training
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert all(parameter.requires_grad for parameter in network.parameters())
+
+
+def test_memory_stays_bounded():
+    """500 hypotheses on 100,000 rows: activations of the hidden layers all at once would take 13 GB."""
+    import resource
+
+    network = mlp(4, 2, (64,))
+    predictors = Stacked(network, draw_state(network, 500, rng()))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with torch.no_grad():
+        predictors.log_probs(rows(20_000, 4))
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    assert grown < 700, f"{grown:.0f} MB, of which the answer itself is 80 and the activations would be 2,560"
+
+
+class TestJoinedAndOpaque:
+    def test_groups_side_by_side(self):
+        small, large = mlp(5, 3, (4,)), mlp(5, 3, (9, 9))
+        joined = Joined([Stacked(small, perturbed(small, 2)), Stacked(large, perturbed(large, 3))])
+        x = rows(6, 5)
+        assert joined.log_probs(x).shape == (5, 6, 3)
+        torch.testing.assert_close(joined.weights, torch.full((5,), 0.2))
+        some = joined.subset(torch.tensor([4, 0]))
+        torch.testing.assert_close(some.log_probs(x), joined.log_probs(x)[[0, 4]])
+        assert joined.differentiable
+
+    def test_shares_of_groups(self):
+        small, large = mlp(5, 3, (4,)), mlp(5, 3, (9,))
+        joined = Joined([Stacked(small, perturbed(small, 2)), Stacked(large, perturbed(large, 3))], [0.5, 0.5])
+        torch.testing.assert_close(joined.weights, torch.tensor([0.25, 0.25, 1 / 6, 1 / 6, 1 / 6]))
+
+    def test_functions_without_gradients(self):
+        opaque = Opaque(
+            [lambda x: torch.full((len(x), 2), 0.5), lambda x: torch.tensor([[0.9, 0.1]]).expand(len(x), 2)]
+        )
+        assert not opaque.differentiable
+        torch.testing.assert_close(opaque.predictive(rows(3, 5)), torch.tensor([[0.7, 0.3]]).expand(3, 2))
+        assert not Joined([opaque, Stacked(mlp(5, 2, ()), {})]).differentiable
+        with pytest.raises(DataError, match="do not sum to one"):
+            Opaque([lambda x: torch.ones(len(x), 2)]).log_probs(rows(3, 5))
+
+
+def trained(n=400, seed=0, **options):
+    toy = toys.linear_logistic(n=n, seed=seed)
+    return toy, avcg.Classifier(hidden=(16,), epochs=20, **options).fit(toy.X, toy.y)
+
+
+@pytest.fixture(scope="module")
+def toy_model():
+    return trained()
+
+
+FAMILIES = {
+    "point mass": lambda toy, model: avcg.PointMass(model),
+    "dropout": lambda toy, model: avcg.MCDropout(model),
+    "attached dropout": lambda toy, model: avcg.MCDropout(avcg.attach_dropout(model.network_, 0.2), space=model.space_),
+    "gaussian dropout": lambda toy, model: avcg.MCDropout(
+        avcg.attach_dropout(model.network_, 0.2, "gaussian"), space=model.space_
+    ),
+    "rashomon set": lambda toy, model: avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, epsilon=0.1),
+    "ensemble": lambda toy, model: avcg.DeepEnsemble([model, model.network_], model.space_),
+    "ensemble of two kinds": lambda toy, model: avcg.DeepEnsemble([model.network_, mlp(4, 2, (3,))], model.space_),
+    "retrains": lambda toy, model: avcg.retrains(model, toy.X, toy.y, n=4, how="bootstrap"),
+    "laplace, last layer": lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y),
+    "laplace, kron": lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y, structure="kron"),
+    "laplace, all diagonal": lambda toy, model: avcg.Laplace.fit(
+        model, toy.X, toy.y, parameters="all", structure="diag"
+    ),
+    "variational": lambda toy, model: avcg.MeanFieldVI.fit(model, toy.X, toy.y, training=avcg.Training(epochs=3)),
+    "swag": lambda toy, model: avcg.SWAG.fit(model, toy.X, toy.y, n_snapshots=4),
+    "another library's": lambda toy, model: avcg.SampledWeights(model.network_, Foreign(model.network_), model.space_),
+    "mixture": lambda toy, model: avcg.Mixture([avcg.MCDropout(model), avcg.PointMass(model)], [0.9, 0.1]),
+}
+
+
+class Foreign:
+    """As laplace-torch does it: n vectors of all parameters, drawn from the global stream."""
+
+    def __init__(self, network):
+        self.vector = nn.utils.parameters_to_vector(network.parameters()).detach()
+
+    def sample(self, n):
+        return self.vector + 0.1 * torch.randn(n, len(self.vector))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_keeps_the_contract(family, toy_model):
+    toy, model = toy_model
+    distribution = FAMILIES[family](toy, model)
+    check_hypotheses(distribution, model.space_.encode(toy.X[:5]))
+    assert isinstance(distribution, avcg.HypothesisDistribution)
+    assert distribution.space is model.space_
+
+
+def test_the_contract_can_fail(toy_model):
+    """A check that cannot fail checks nothing: broken distributions are caught."""
+    toy, model = toy_model
+    x = model.space_.encode(toy.X[:5])
+
+    class Global:
+        space = None
+
+        def sample(self, n, *, generator=None):
+            state = {name: v.detach() + 0.1 * torch.randn(n, *v.shape) for name, v in model.network_.named_parameters()}
+            return Stacked(model.network_, state)
+
+    class TrainMode(Stacked):
+        def log_probs(self, x):
+            noise = 1 + 0.5 * torch.linspace(-1, 1, len(x))[:, None]
+            return super().log_probs(x * noise)
+
+    with torch.random.fork_rng(), pytest.raises(AssertionError, match="global stream"):
+        check_hypotheses(Global(), x)
+    with pytest.raises(AssertionError, match=r"other rows|order of rows"):
+        check_hypotheses(avcg.FiniteSet(TrainMode(model.network_, {}), None), x)
+
+
+class TestLaplace:
+    def test_full_equals_the_hessian_of_logistic_regression(self):
+        toy = toys.linear_logistic(n=60, n_features=3)
+        network = mlp(3, 2, (), generator=rng(4))
+        x, y = torch.tensor(toy.X.to_numpy(), dtype=torch.float32), torch.tensor(toy.y)
+        posterior = avcg.Laplace.fit(network, x, y, prior_precision=0.7)
+
+        def loss(vector):
+            weight, bias = vector[:6].view(2, 3), vector[6:]
+            return nn.functional.cross_entropy(x.double() @ weight.T + bias, y, reduction="sum")
+
+        vector = torch.cat([network[0].weight.flatten(), network[0].bias]).detach().double()
+        precision = torch.autograd.functional.hessian(loss, vector) + 0.7 * torch.eye(8, dtype=torch.float64)
+        covariance = posterior.factor.double() @ posterior.factor.double().T
+        torch.testing.assert_close(covariance, torch.linalg.inv(precision), atol=1e-5, rtol=1e-4)
+
+    def test_the_diagonal_of_all_equals_the_diagonal_of_the_hessian_for_a_linear_model(self):
+        network = mlp(3, 2, (), generator=rng(4))
+        x, y = rows(50, 3), (rows(50, seed=2) > 0).long()
+        full = avcg.Laplace.fit(network, x, y, prior_precision=1.0)
+        diagonal = avcg.Laplace.fit(network, x, y, prior_precision=1.0, parameters="all", structure="diag")
+        precision = torch.linalg.inv(full.factor.double() @ full.factor.double().T)
+        torch.testing.assert_close(
+            diagonal.diagonal.double().square().reciprocal(), precision.diagonal(), atol=1e-3, rtol=1e-3
+        )
+
+    def test_kron_is_exact_where_the_curvature_is_the_same_for_all_rows(self):
+        """With zero weights every row has p = 1/2, so the curvature is a Kronecker product."""
+        network = mlp(3, 2, ())
+        for parameter in network.parameters():
+            parameter.data.zero_()
+        x, y = rows(40, 3), (rows(40, seed=2) > 0).long()
+        full, kron = (avcg.Laplace.fit(network, x, y, prior_precision=0.5, structure=s) for s in ("full", "kron"))
+        torch.testing.assert_close(kron.factor @ kron.factor.T, full.factor @ full.factor.T, atol=1e-4, rtol=1e-4)
+
+    def test_draws_have_the_covariance_they_should(self):
+        network = mlp(2, 2, ())
+        x, y = rows(30, 2), (rows(30, seed=2) > 0).long()
+        posterior = avcg.Laplace.fit(network, x, y)
+        drawn = posterior.sample(40_000, generator=rng())
+        vectors = torch.cat([drawn.overrides["0.weight"].flatten(1), drawn.overrides["0.bias"]], dim=1)
+        torch.testing.assert_close(torch.cov(vectors.T), posterior.factor @ posterior.factor.T, atol=0.03, rtol=0.05)
+
+    def test_the_prior_is_chosen_by_the_marginal_likelihood(self):
+        network = mlp(3, 2, (), generator=rng(4))
+        x, y = rows(80, 3), (rows(80, seed=2) > 0).long()
+        chosen = avcg.Laplace.fit(network, x, y)
+        for factor in (0.5, 2.0):
+            other = avcg.Laplace.fit(network, x, y, prior_precision=chosen.prior_precision * factor)
+            assert other.log_marginal_likelihood <= chosen.log_marginal_likelihood + 1e-6
+
+
+class TestVariational:
+    def test_it_finds_the_conjugate_posterior(self):
+        """Linear regression with orthogonal inputs: the exact posterior is an independent Gaussian for every weight."""
+        n, noise, prior = 64, 0.5, 1.3
+        x = torch.linalg.qr(rows(n, 3, seed=5)).Q * np.sqrt(n)
+        truth = torch.tensor([0.7, -0.4, 1.1])
+        y = x @ truth + noise * rows(n, seed=6)
+        network = nn.utils.skip_init(nn.Linear, 3, 1, bias=False)
+        network.weight.data.zero_()
+
+        def likelihood(outputs, targets):
+            return (0.5 * ((outputs[..., 0] - targets) / noise).square()).mean(dim=1)
+
+        settings = avcg.Training(epochs=1500, batch_size=n, learning_rate=5e-3, patience=None)
+        found = avcg.MeanFieldVI.fit(network, x, y, prior_std=prior, n_draws=16, training=settings, loss=likelihood)
+        variance = 1 / (n / noise**2 + 1 / prior**2)
+        mean = variance * (x.T @ y) / noise**2
+        torch.testing.assert_close(found.mean["weight"][0], mean, atol=0.02, rtol=0.02)
+        torch.testing.assert_close(found.diagonal, torch.full((3,), variance**0.5), atol=0.01, rtol=0.1)
+
+    def test_swag_draws_around_the_mean_of_its_snapshots(self, toy_model):
+        toy, model = toy_model
+        posterior = avcg.SWAG.fit(model, toy.X, toy.y, n_snapshots=6)
+        drawn = posterior.sample(4000, generator=rng())
+        for name, value in posterior.mean.items():
+            spread = drawn.overrides[name].std(dim=0).mean() + 1e-6
+            assert (drawn.overrides[name].mean(dim=0) - value).abs().mean() < 0.1 * spread
+
+
+@pytest.fixture(scope="module", params=["breast_cancer", "heart"])
+def masked(request):
+    if not datasets.available(request.param):
+        pytest.skip("the files of heart are not at hand; set AVCG_DATA to their directory")
+    data = datasets.load(request.param)
+    train, validation, _ = data.split(seed=0)
+    model = avcg.Classifier(hidden=(64, 32), dropout=0.2, epochs=60, schema=data.schema).fit(train.X, train.y)
+    return request.param, model, validation
+
+
+class TestRashomon:
+    def test_epsilon_of_the_paper_on_real_data(self, masked, capsys):
+        """At 0.8 every mask stays; at 0 only those no worse than the network without dropout."""
+        name, model, validation = masked
+        wide = avcg.rashomon_set(avcg.MCDropout(model), validation.X, validation.y, epsilon=0.8)
+        narrow = avcg.rashomon_set(avcg.MCDropout(model), validation.X, validation.y, epsilon=0.0)
+        with capsys.disabled():
+            print(f"\n{name}, epsilon 0.8: {wide}\n{name}, epsilon 0.0: {narrow}")
+        assert len(wide) == 50
+        assert 1 <= len(narrow) < 40
+        assert (narrow.losses[narrow.kept] <= narrow.reference_loss).all()
+
+    def test_the_rule_is_the_rule(self, masked):
+        _, model, validation = masked
+        for loss in ("cross_entropy", "zero_one"):
+            kept = avcg.rashomon_set(
+                avcg.MCDropout(model),
+                validation.X,
+                validation.y,
+                0.02,
+                loss=loss,
+                reference="best",
+                n=30,
+                generator=rng(1),
+            )
+            losses = (
+                avcg.MCDropout(model)
+                .sample(30, generator=rng(1))
+                .losses(
+                    model.space_.encode(validation.X), torch.tensor(np.searchsorted(model.classes_, validation.y)), loss
+                )
+            )
+            assert kept.kept.tolist() == torch.nonzero(losses <= losses.min() + 0.02).flatten().tolist()
+            assert len(kept) == len(kept.kept)
+            torch.testing.assert_close(kept.predictors.weights, torch.full((len(kept),), 1 / len(kept)))
+
+    def test_an_empty_set_keeps_the_best_and_says_so(self, toy_model):
+        toy, model = toy_model
+        with pytest.warns(UserWarning, match="none qualified, so the best"):
+            kept = avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, 0.0, reference=-1.0)
+        assert len(kept) == 1
+        assert kept.kept.item() == kept.losses.argmin().item()
+        assert "none qualified" in str(kept)
+        with pytest.raises(SettingError, match="No candidate qualifies"):
+            avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, 0.0, reference=-1.0, on_empty="raise")
+
+    def test_a_rate_for_a_wanted_share(self, toy_model):
+        toy, model = toy_model
+        rate = avcg.dropout_rate_for(model, toy.X, toy.y, epsilon=0.02, share=0.6, n=40)
+        assert 0 < rate < 0.95
+        share = len(_quiet(avcg.MCDropout(model, rate), toy, 0.02)) / 40
+        assert share == pytest.approx(0.6, abs=0.2)
+
+
+def _quiet(masks, toy, epsilon):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return avcg.rashomon_set(masks, toy.X, toy.y, epsilon, n=40)
+
+
+class TestSets:
+    def test_a_set_gives_no_more_than_it_has(self, toy_model):
+        toy, model = toy_model
+        members = avcg.retrains(model, toy.X, toy.y, n=5)
+        assert len(members.sample(99)) == 5
+        assert len(members.sample(3, generator=rng())) == 3
+
+    def test_what_is_set_aside_is_not_trained_on(self, toy_model):
+        toy, model = toy_model
+        members = avcg.retrains(model, toy.X, toy.y, n=6)
+        rest, apart = members.split(2, generator=rng())
+        assert (len(rest), len(apart)) == (4, 2)
+        weights = torch.cat([part.predictors.overrides["0.weight"] for part in (rest, apart)])
+        assert len(torch.unique(weights.flatten(1), dim=0)) == 6
+        with pytest.raises(SettingError, match="leaves none"):
+            members.split(6)
+
+    def test_a_mixture_gives_each_its_share(self, toy_model):
+        _, model = toy_model
+        mixture = avcg.Mixture([avcg.MCDropout(model), avcg.PointMass(model)], [3, 1])
+        drawn = mixture.sample(8, generator=rng())
+        assert len(drawn) == 7, "six masks, and the one point there is"
+        torch.testing.assert_close(drawn.weights, torch.tensor([0.125] * 6 + [0.25]))
+        assert len(mixture.sample(1, generator=rng())) == 1
+
+    def test_fast_and_general_paths_are_what_they_say(self):
+        assert plan_of(mlp(3, 2, (4,), dropout=0.5)) is not None
+        assert plan_of(ForkedNetwork()) is None
+        assert plan_of(cnn((1, 8, 8), 2, (2,))) is None
+
+
+BAD = {
+    "negative epsilon": (
+        lambda toy, model: avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, -0.1),
+        "'epsilon' parameter of rashomon_set must be >= 0. Got -0.1",
+    ),
+    "unknown loss": (
+        lambda toy, model: avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, 0.1, loss="l2"),
+        "'zero_one'. Got 'l2'",
+    ),
+    "unknown reference": (
+        lambda toy, model: avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, 0.1, reference="mean"),
+        "'best' or a number. Got 'mean'",
+    ),
+    "no deterministic reference": (
+        lambda toy, model: avcg.rashomon_set(avcg.PointMass(model), toy.X, model_labels(toy), 0.1),
+        "no deterministic network.*reference='best'",
+    ),
+    "losses that are not numbers": (
+        lambda toy, model: avcg.rashomon_set(
+            avcg.FiniteSet(Stacked(broken(model.network_), {})),
+            model.space_.encode(toy.X),
+            model_labels(toy),
+            0.1,
+            reference="best",
+        ),
+        "1 of 1 candidates have a loss that is not a number",
+    ),
+    "mismatched architectures": (
+        lambda toy, model: Stacked(model.network_, {"0.weight": torch.zeros(3, 7, 7)}),
+        r"override '0.weight' has shape \(7, 7\).*Joined",
+    ),
+    "an override that is none": (
+        lambda toy, model: Stacked(model.network_, {"nope": torch.zeros(3, 7)}),
+        "'nope'.*no such name",
+    ),
+    "overrides of two sizes": (
+        lambda toy, model: Stacked(model.network_, {"0.bias": torch.zeros(3, 16), "0.weight": torch.zeros(2, 16, 4)}),
+        r"same number of hypotheses. Got \[2, 3\]",
+    ),
+    "no dropout": (
+        lambda toy, model: avcg.MCDropout(mlp(4, 2, (8,))),
+        "MCDropout needs a network with nn.Dropout.*attach_dropout",
+    ),
+    "a rate that cannot be": (
+        lambda toy, model: avcg.MCDropout(model, rate=1.0),
+        r"'rate' of dropout must be in"
+        r" \[0, 1\). Got 1.0",
+    ),
+    "labels outside the classes": (
+        lambda toy, model: (
+            avcg.PointMass(model).sample(1).losses(model.space_.encode(toy.X), torch.full((len(toy.X),), 2))
+        ),
+        "one class position per row, 0 to 1.*2 to 2",
+    ),
+    "labels that are none of the classes": (
+        lambda toy, model: avcg.Laplace.fit(model, toy.X, np.where(toy.y == 1, "yes", "no")),
+        "labels 'no', 'yes' are none of the model's classes: 0, 1",
+    ),
+    "an estimator without predict_proba": (
+        lambda toy, model: avcg.retrains(__import__("sklearn.svm").svm.LinearSVC(), toy.X, toy.y, 3),
+        "A LinearSVC has no predict_proba.*CalibratedClassifierCV",
+    ),
+    "an unfitted classifier": (lambda toy, model: avcg.MCDropout(avcg.Classifier()), "not fitted yet"),
+    "no model at all": (lambda toy, model: avcg.PointMass("model"), "str is neither a torch network nor"),
+    "no members": (lambda toy, model: avcg.DeepEnsemble([]), "at least one member"),
+    "a draw of none": (
+        lambda toy, model: avcg.MCDropout(model).sample(0),
+        "'n' of sample must be a whole number >= 1. Got 0",
+    ),
+    "frames for a bare network": (
+        lambda toy, model: avcg.Laplace.fit(model.network_, toy.X, toy.y),
+        "reads encoded tensors",
+    ),
+    "an unknown way to retrain": (
+        lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, how="drift"),
+        "'subsample'. Got 'drift'",
+    ),
+    "a share of nothing": (
+        lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, share=0),
+        r"'share' of"
+        r" retrains.*\(0, 1\)",
+    ),
+    "batch norm in retrains": (
+        lambda toy, model: avcg.retrains(ForkedNetwork(), torch.zeros(9, 5), torch.zeros(9).long(), 2),
+        "'norm' keeps running statistics",
+    ),
+    "laplace of everything in full": (
+        lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y, parameters="all"),
+        "Over all parameters Laplace is 'diag'",
+    ),
+    "a prior without width": (
+        lambda toy, model: avcg.MeanFieldVI.fit(model, toy.X, toy.y, prior_std=0),
+        "'prior_std'.*> 0",
+    ),
+    "a mixture of nothing": (lambda toy, model: avcg.Mixture([]), "at least one component"),
+    "shares that do not fit": (
+        lambda toy, model: avcg.Mixture([avcg.PointMass(model)], [1, 2]),
+        "one positive share per component",
+    ),
+    "one snapshot": (
+        lambda toy, model: avcg.SWAG.fit(model, toy.X, toy.y, n_snapshots=1),
+        "'n_snapshots' of SWAG.*>= 2",
+    ),
+    "no epochs": (
+        lambda toy, model: avcg.Training(epochs=0),
+        "'epochs' of Training must be a whole number >= 1. Got 0",
+    ),
+}
+
+
+def model_labels(toy):
+    return torch.tensor(toy.y)
+
+
+def broken(network):
+    network = copy.deepcopy(network)
+    next(network.parameters()).data.fill_(torch.nan)
+    return network
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case, toy_model):
+    call, message = BAD[case]
+    with pytest.raises((SettingError, DataError), match=message):
+        call(*toy_model)
+
+
+def test_frames_of_estimators_come_back_as_they_were_fitted():
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    loans = toys.loans(n=200)
+    encoder = make_column_transformer((OneHotEncoder(), ["housing", "rating"]), remainder="passthrough")
+    model = make_pipeline(encoder, LogisticRegression(max_iter=2000))
+    members = avcg.retrains(model, loans.X, loans.y, n=3, how="bootstrap", schema=loans.schema)
+    x = members.space.encode(loans.X[:20])
+    check_hypotheses(members, x)
+    found = members.predictors.log_probs(x).exp()
+    for s, one in enumerate(members.predictors.fitted):
+        np.testing.assert_allclose(found[s], one.predict_proba(loans.X[:20]), atol=1e-5)
