@@ -1,7 +1,7 @@
 """Every block of Python in the documentation runs, in order, page by page.
 
-A block of ``text`` after it is what it prints, to the letter. A block of ``console`` is what it printed once: figures of a
-trained network, whose last digits differ from one processor to another.
+A block of ``text`` after it is what it prints, to the letter. A block of ``console`` is what it printed once: figures
+of a trained network, whose last digits differ from one processor to another.
 """
 
 import contextlib
