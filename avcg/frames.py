@@ -111,10 +111,8 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
             return "boolean"
         if all(isinstance(value, (int, float, np.number)) for value in present) and len(present):
             return _number_kind(np.asarray(present, np.float64))
-        if all(isinstance(value, str) for value in present) and len(present):
+        if all(isinstance(value, str) for value in present):
             return "categorical"
-        if not len(present):
-            raise DataError(f"Column {series.name!r} has no value in any row. Drop it, or say what it is with kinds=.")
         found = sorted({type(value).__name__ for value in present})
         raise DataError(
             f"Column {series.name!r} holds values of type {', '.join(found)}, not texts, numbers or booleans alone."
@@ -146,6 +144,8 @@ def _infer_categories(series: nw.Series[Any]) -> Categorical:
                 f"Column {series.name!r} mixes values that have no common order, e.g. {enumerate_some(values, 3)}."
                 " Convert it to one type, e.g. .astype(str)."
             ) from None
+    if not categories:
+        raise DataError(f"Column {series.name!r} has no value in any row. Drop it, or say what it is with kinds=.")
     if len(categories) > MOST_CATEGORIES:
         raise DataError(
             f"Column {series.name!r} has {len(categories)} different values, e.g. {enumerate_some(categories, 3)}: it"

@@ -115,6 +115,43 @@ BAD_ROWS = {
         DataError,
         "'job' has 1 value that is no category of it: 'pilot'",
     ),
+    "column names that are numbers": (
+        lambda: Schema.infer(pd.DataFrame(np.ones((2, 2)))),
+        DataError,
+        "must be texts. Got 0",
+    ),
+    "a column of lists": (
+        lambda: Schema.infer(pd.DataFrame({"a": [[1], [2]]})),
+        DataError,
+        "'a' holds values of type list",
+    ),
+    "a column of nothing": (
+        lambda: Schema.infer(pd.DataFrame({"a": pd.Series([None, None], dtype=object)})),
+        DataError,
+        "'a' has no value in any row",
+    ),
+    "texts read as numbers": (
+        lambda: Schema.infer(rows(), kinds={"job": "integer"}),
+        DataError,
+        "'job' has 3 values not a number",
+    ),
+    "a number beyond any code": (encode(income=[1.0, 1e300, 2.0]), DataError, "'income' has a value too far"),
+    "a row beyond any code": (lambda: SPACE.encode(row(income=1e300)), DataError, "'income' has a value too far"),
+    "candidates of the wrong width": (
+        lambda: SPACE.relax(torch.zeros(3, 9), SPACE.encode(rows())),
+        DataError,
+        r"shapes \(..., rows, 6\).*Got \(3, 9\) and \(3, 6\)",
+    ),
+    "candidates of the wrong length": (
+        lambda: SPACE.project(torch.zeros(2, 6), SPACE.encode(rows())),
+        DataError,
+        r"Got \(2, 6\) and \(3, 6\)",
+    ),
+    "answers for other rows": (
+        lambda: SPACE.violations(rows().head(2), rows()),
+        DataError,
+        "2 answers for 3 rows",
+    ),
     "a row without a column": (lambda: SPACE.encode({"age": 3}), DataError, "lack column 'income', 'job', 'owner'"),
     "a row with a text for a number": (lambda: SPACE.encode(row(age="3")), DataError, "'age' has 1 value not a number"),
     "a row with a boolean for a number": (lambda: SPACE.encode(row(age=True)), DataError, "'age'.*not a number"),
@@ -141,6 +178,10 @@ def _project_up(frame, high):
 
 
 BAD_SCHEMAS = {
+    "freezing a list": (lambda: SCHEMA.freeze(["age", "job"]), "named one by one. Write 'age', 'job' without the list"),
+    "a kind that is a number": (lambda: Schema.infer(rows(), kinds={"age": 5}), "kind of column 'age' must be.*Got 5"),
+    "allowing nothing at all": (lambda: SCHEMA.allow("job", None), "takes a list of categories of column 'job'"),
+    "a step that vanishes": (lambda: SCHEMA.step("age", 1e-10), "must be a multiple of its present step 1"),
     "freezing an unknown column": (lambda: SCHEMA.freeze("jobs"), "no column 'jobs' in the schema. Did you mean 'job'"),
     "crossed range": (lambda: SCHEMA.between("age", 60, 10), "range of column 'age' is crossed: its low bound 60"),
     "range that is no number": (lambda: SCHEMA.between("age", "old"), "bound of column 'age' must be a finite number"),
@@ -197,6 +238,10 @@ BAD_SCHEMAS = {
 }
 
 BAD_REQUESTS = {
+    "vary as a number": (lambda: SPACE.restrict(vary=5), "'vary' must be a list of columns. Got 5"),
+    "vary with a number in it": (lambda: SPACE.restrict(vary=[1]), "no column 1 in the schema"),
+    "ranges of two lengths": (lambda: SPACE.restrict(ranges={"age": ([30, 31, 32], [40, 41])}), "one number per row"),
+    "a table of caps": (lambda: SPACE.restrict(at_most=[[1, 2], [1, 2]]), "or one per row"),
     "vary as a text": (lambda: SPACE.restrict(vary="age"), r"'vary' must be a list of columns. Write \['age'\]"),
     "vary an unknown column": (
         lambda: SPACE.restrict(vary=["agee"]),
@@ -241,6 +286,16 @@ BAD_IMAGES = {
     "another size": (lambda: GREY.encode(np.zeros((2, 5, 4), np.uint8)), r"\(rows, 4, 4\). Got \(2, 5, 4\)"),
     "another dtype": (lambda: GREY.encode(np.zeros((2, 4, 4))), "holds uint8 images. Got float64"),
     "a mask of another size": (lambda: GREY.restrict(vary=np.ones((3, 3), bool)), "mask of pixels.*(4, 4)"),
+    "bounds no byte can have": (
+        lambda: ImageSpace.fit(np.zeros((2, 4, 4), np.uint8), bounds=(300, 400)),
+        "leaves nothing",
+    ),
+    "bounds that are no numbers": (lambda: ImageSpace.fit(np.zeros((2, 4, 4)), bounds=(np.nan, 1)), "leaves nothing"),
+    "codes of the wrong shape": (lambda: GREY.decode(torch.zeros(2, 2, 1, 4, 4)), r"\(rows, 1, 4, 4\)"),
+    "a mask for other rows": (
+        lambda: GREY.restrict(vary=np.ones((3, 4, 4), bool)).relax(torch.zeros(2, 1, 4, 4), torch.zeros(2, 1, 4, 4)),
+        "restricted for 3 rows. Got 2",
+    ),
     "crossed bounds": (lambda: GREY.restrict(ranges=(200, 100)), "range of pixels leaves nothing"),
     "a generator gone wild": (
         lambda: GREY.project(torch.full((2, 1, 4, 4), torch.nan), torch.zeros(2, 1, 4, 4)),

@@ -176,6 +176,11 @@ class TestJson:
 
 
 class TestWords:
+    def test_linked_columns_are_told_together(self, schema):
+        rows = {row["column"]: row for row in schema.link("grade", "income").freeze("income").describe()}
+        assert rows["grade"]["may change"] == "no", "a fact is frozen where any part of it is"
+        assert rows["income"]["cost"] == "in that of grade"
+
     def test_the_table_says_what_may_change(self, schema):
         text = str(
             schema.freeze("owner")
