@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any, Literal, NoReturn, Self
 
 import numpy as np
@@ -102,6 +102,20 @@ class Encoding:
         """The categorical features, in the order of `Values.choices`."""
         return self.schema.categorical
 
+    def difference(self, other: Encoding) -> str | None:
+        """The first column that another encoding reads differently, or None if there is none."""
+        for mine, theirs in zip_longest(self.schema.features, other.schema.features):
+            if mine is None or theirs is None:
+                return str((mine or theirs).name)
+            if (mine.name, mine.missing) != (theirs.name, theirs.missing) or type(mine) is not type(theirs):
+                return mine.name
+            if getattr(mine, "categories", None) != getattr(theirs, "categories", None):
+                return mine.name
+        for j, feature in enumerate(self.numeric):
+            if (self.center[j], self.scale[j]) != (other.center[j], other.scale[j]):
+                return feature.name
+        return None
+
     @cached_property
     def place(self) -> tuple[int, ...]:
         """Where each feature of the schema stands among the numeric or the categorical ones."""
@@ -189,8 +203,7 @@ class Encoding:
     @cached_property
     def decimals(self) -> list[int]:
         """(n,) how many decimals the multiples of each step have."""
-        exponents = [Decimal(repr(float(step))).normalize().as_tuple().exponent for step in self.steps]
-        return [max(0, -int(exponent)) for exponent in exponents]
+        return [feature.decimals for feature in self.numeric]
 
     @cached_property
     def _placed(self) -> list[tuple[Continuous | Categorical, slice]]:

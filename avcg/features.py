@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal, get_args
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
 
 Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
-
-
-# Room for the rounding of a division such as 0.3 / 0.1, relative to its result.
-ROUNDING = 4 * sys.float_info.epsilon
 
 
 def plain(value: Any) -> Any:
@@ -85,21 +81,21 @@ class Continuous:
                 f"The range of column {self.name!r} is crossed: its low bound {self.low!r} is above its high bound"
                 f" {self.high!r}. Swap them, or use freeze({self.name!r}) if it may not change."
             )
-        if self.step is not None and self.first_multiple(self.low) > self.last_multiple(self.high):
+        if self.step is not None and not self._reaches_a_multiple(self.low, self.high, self.step):
             raise SchemaError(
                 f"No multiple of the step {self.step!r} of column {self.name!r} lies between {self.low!r} and"
                 f" {self.high!r}. Widen the range or make the step smaller."
             )
 
-    def first_multiple(self, low: float) -> int:
-        """The lowest multiple of the step that is not below a bound, counted in steps."""
-        assert self.step is not None
-        return math.ceil(low / self.step * (1 - math.copysign(ROUNDING, low)))
+    @property
+    def decimals(self) -> int:
+        """How many decimals the multiples of the step have."""
+        return max(0, -int(Decimal(repr(float(self.step or 1))).normalize().as_tuple().exponent))
 
-    def last_multiple(self, high: float) -> int:
-        """The highest multiple of the step that is not above a bound, counted in steps."""
-        assert self.step is not None
-        return math.floor(high / self.step * (1 + math.copysign(ROUNDING, high)))
+    def _reaches_a_multiple(self, low: float, high: float, step: float) -> bool:
+        # Neighbours too, since 0.3 / 0.1 is a hair below 3.
+        near = (round((math.floor(low / step) + i) * step, self.decimals) for i in (0, 1, 2))
+        return any(low <= value <= high for value in near)
 
     @property
     def kind(self) -> str:

@@ -76,27 +76,37 @@ def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Modul
         network: Left as it is.
         event_shape: Of one row of input, to learn the shapes of activations from.
     """
-    noisy = copy.deepcopy(network).eval()
+    noisy = copy.deepcopy(network).eval().cpu()
+    for name, layer in list(noisy.named_modules(remove_duplicate=False)):
+        if isinstance(layer, _DROPOUTS):
+            noisy = _put(noisy, name, copy.deepcopy(layer))  # one layer in two places is two places of noise
     found = {name: layer for name, layer in noisy.named_modules() if isinstance(layer, _DROPOUTS)}
-    shapes: dict[str, torch.Size] = {}
+    calls: dict[str, list[torch.Size]] = {name: [] for name in found}
     hooks = [
-        layer.register_forward_hook(lambda _, inputs, __, name=name: shapes.update({name: inputs[0].shape[1:]}))
+        layer.register_forward_hook(lambda _, inputs, __, name=name: calls[name].append(inputs[0].shape[1:]))
         for name, layer in found.items()
     ]
+    dtype = next((parameter.dtype for parameter in noisy.parameters()), torch.float32)
     with torch.no_grad():
-        noisy(torch.zeros(1, *event_shape))
+        noisy(torch.zeros(1, *event_shape, dtype=dtype))
     for hook in hooks:
         hook.remove()
     sites = []
     for name, layer in found.items():
-        if name not in shapes:
+        if not calls[name]:
             continue  # a layer the network never calls
-        whole = tuple(shapes[name])
+        if len(calls[name]) > 1:
+            raise SettingError(
+                f"The dropout layer {name!r} is called {len(calls[name])} times in one pass, so its masks would be the"
+                " same each time. Give every place a layer of its own."
+            )
+        whole = tuple(calls[name][0])
         channelwise = isinstance(layer, (nn.Dropout1d, nn.Dropout2d))
         shape = (whole[0], *[1] * (len(whole) - 1)) if channelwise else whole
-        _put(noisy, name, Noise(torch.ones(shape)))
+        noisy = _put(noisy, name, Noise(torch.ones(shape)))
         gaussian = isinstance(layer, GaussianDropout)
         rate = layer.rate if isinstance(layer, GaussianDropout) else float(layer.p)
+        check_rate(rate, "gaussian" if gaussian else "bernoulli")
         sites.append(Site(f"{name}.mask" if name else "mask", shape, rate, "gaussian" if gaussian else "bernoulli"))
     return noisy, tuple(sites)
 
@@ -123,7 +133,14 @@ def draw_masks(sites: Sequence[Site], lead: Sequence[int], generator: torch.Gene
     return masks
 
 
-def attach_dropout(network: nn.Module, rate: float, kind: Kind = "bernoulli", *, logits: bool = False) -> nn.Module:
+def attach_dropout(
+    network: nn.Module,
+    rate: float,
+    kind: Kind = "bernoulli",
+    *,
+    logits: bool = False,
+    event_shape: Sequence[int] | None = None,
+) -> nn.Module:
     """A copy of a network trained without dropout, with noise on the output of each linear and convolutional layer.
 
     This explores models near the trained one as Hsu et al. (ICLR 2024) do, with one mask for all rows of a hypothesis.
@@ -132,18 +149,69 @@ def attach_dropout(network: nn.Module, rate: float, kind: Kind = "bernoulli", *,
         network: Left as it is.
         rate: Share dropped in [0, 1), or the standard deviation of Gaussian noise, >= 0.
         kind: ``"bernoulli"`` or ``"gaussian"``.
-        logits: Whether the last layer gets noise too, as in their code.
+        logits: Whether the layer that makes the logits gets noise too, as in their code.
+        event_shape: Of one row of input, to find that layer by; not needed for an ``nn.Sequential``.
     """
     if kind not in ("bernoulli", "gaussian"):
         raise SettingError(f"The 'kind' of attach_dropout must be 'bernoulli' or 'gaussian'. Got {kind!r} instead.")
     check_rate(rate, kind)
     noisy = copy.deepcopy(network)
-    names = [name for name, layer in noisy.named_modules() if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d))]
-    for name in names if logits else names[:-1]:
+    layers = (nn.Linear, nn.Conv1d, nn.Conv2d)
+    names = [name for name, layer in noisy.named_modules(remove_duplicate=False) if isinstance(layer, layers)]
+    if not logits:
+        names.remove(_output_name(noisy, names, event_shape))
+    if not names:
+        raise SettingError("The network has no hidden layer to put noise on. Use logits=True for noise on its output.")
+    for name in names:
         layer = noisy.get_submodule(name)
         noise: nn.Module = nn.Dropout(rate) if kind == "bernoulli" else GaussianDropout(rate)
         noisy = _put(noisy, name, nn.Sequential(layer, noise))
     return noisy
+
+
+def _output_name(network: nn.Module, names: Sequence[str], event_shape: Sequence[int] | None) -> str:
+    if event_shape is not None:
+        dtype = next(parameter.dtype for parameter in network.parameters())
+        return output_layer(network, torch.zeros(2, *event_shape, dtype=dtype))[0]
+    if type(network) in (nn.Sequential, nn.Linear) and names:
+        return names[-1]
+    raise SettingError(
+        "Which layer of this network makes the logits cannot be read off it. Pass event_shape, the shape of one row of"
+        " input, or logits=True for noise on all layers."
+    )
+
+
+def output_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
+    """The linear layer whose output is the network's: its name and itself.
+
+    Args:
+        network: Any.
+        x: (N, *event) a few rows.
+
+    Raises:
+        SettingError: If there is none.
+    """
+    outputs: dict[str, Tensor] = {}
+    linear = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Linear)}
+    hooks = [
+        layer.register_forward_hook(lambda _, __, output, name=name: outputs.update({name: output.detach()}))
+        for name, layer in linear.items()
+    ]
+    training = network.training
+    with torch.no_grad():
+        final = network.eval()(x)
+    network.train(training)
+    for hook in hooks:
+        hook.remove()
+    for name, output in outputs.items():
+        same = output.shape == final.shape and (
+            torch.equal(output, final) or torch.allclose(torch.log_softmax(output, -1), final, atol=1e-6)
+        )
+        if same:
+            return name, linear[name]
+    raise SettingError(
+        "No linear layer makes the network's logits by itself, so there is no last layer to vary. Use parameters='all'."
+    )
 
 
 def check_rate(rate: float, kind: Kind) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from avcg.encoding import Codes, Encoding, Flags, Floats, Values
 from avcg.errors import DataError
-from avcg.features import ROUNDING, Continuous
+from avcg.features import Continuous
 from avcg.freedom import Freedom, enterable, interval
 from avcg.links import follow, leadable
 
@@ -71,7 +71,7 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     value = np.clip(wanted, low, high)
     for j, (step, decimals) in enumerate(zip(encoding.steps, encoding.decimals, strict=True)):
         if step:
-            first, last = _multiples(low[:, j], high[:, j], step)
+            first, last = _multiples(low[:, j], high[:, j], step, decimals)
             nearest = np.clip(np.rint(wanted[..., j] / step), first, last)
             value[..., j] = np.where(first <= last, np.round(nearest * step, decimals), here[:, j])
     return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
@@ -82,10 +82,16 @@ def room(freedom: Freedom, here: Floats) -> tuple[Floats, Floats]:
     return interval(np, here, np.isnan(here), freedom.low, freedom.high, freedom.no_fall, freedom.no_rise)
 
 
-def _multiples(low: Floats, high: Floats, step: float) -> tuple[Floats, Floats]:
-    """The first and the last multiple of a step within bounds; crossed where there is none."""
-    first, last = low / step, high / step
-    return np.ceil(first - ROUNDING * np.abs(first)), np.floor(last + ROUNDING * np.abs(last))
+def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
+    """The first and the last multiple of a step within bounds, counted in steps; crossed where there is none.
+
+    Checked on the multiples themselves, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
+    """
+    first, last = np.ceil(low / step), np.floor(high / step)
+    first = np.where(np.round((first - 1) * step, decimals) >= low, first - 1, first)
+    last = np.where(np.round((last + 1) * step, decimals) <= high, last + 1, last)
+    first = np.where(np.round(first * step, decimals) < low, first + 1, first)
+    return first, np.where(np.round(last * step, decimals) > high, last - 1, last)
 
 
 def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
@@ -192,7 +198,7 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
             value, first, last = answers.numbers[:, i], low[:, i], high[:, i]
             if feature.step is not None:  # on a grid, by counting steps: a float32 column holds 0.3 only nearly
                 value = value / feature.step
-                first, last = _multiples(first, last, feature.step)
+                first, last = _multiples(first, last, feature.step, feature.decimals)
                 broken[:, j] |= np.abs(value - np.rint(value)) > 1e-6 * np.maximum(1.0, np.abs(value))
                 value = np.rint(value)
             broken[:, j] |= np.isnan(value) | (value < first) | (value > last) | frozen[:, i]

@@ -22,6 +22,11 @@ def _along(log_p: Tensor, weights: Tensor) -> Tensor:
     return weights.reshape(-1, *[1] * (log_p.dim() - 1)).to(log_p)
 
 
+def _counted(log_p: Tensor, weights: Tensor) -> Tensor:
+    """Log-probabilities with those of hypotheses without weight taken out of the sums, however low they are."""
+    return torch.where(_along(log_p, weights) > 0, log_p, 0.0)
+
+
 def expected_log_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
     """The paper's R: sum over s of w_s log p_s.
 
@@ -35,7 +40,7 @@ def expected_log_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
     >>> expected_log_likelihood(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
     tensor(-2.)
     """
-    return (_along(log_p, weights) * log_p).sum(dim=0)
+    return (_along(log_p, weights) * _counted(log_p, weights)).sum(dim=0)
 
 
 def log_expected_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
@@ -64,8 +69,8 @@ class Entropic:
     Attributes:
         temper: t > 0; towards 0 it is the mean, towards infinity the worst case.
 
-    >>> Entropic(temper=1e-6)(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
-    tensor(-2.)
+    >>> Entropic(temper=1.0)(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
+    tensor(-2.4338)
     """
 
     temper: float = 1.0
@@ -76,10 +81,15 @@ class Entropic:
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
         """(S, ...), (S,) to (...)."""
-        # Around the weighted mean, so that a tiny temper does not drown in rounding.
-        mean = expected_log_likelihood(log_p, weights)
-        spread = -self.temper * (log_p - mean) + _along(log_p, weights).log()
-        return mean - torch.logsumexp(spread, dim=0) / self.temper
+        # In float64, around the mean and by expm1 where it is small: a tiny temper drowns in rounding otherwise.
+        share = _along(log_p.double(), weights)
+        share = share / share.sum()
+        values = _counted(log_p, weights).double().clamp(min=-1e6)
+        mean = (share * values).sum(dim=0)
+        spread = torch.where(share > 0, -self.temper * (values - mean), -math.inf)
+        small = torch.log1p((share * torch.expm1(spread.clamp(max=1.0))).sum(dim=0))
+        large = torch.logsumexp(spread + share.log(), dim=0)
+        return (mean - torch.where(spread.amax(dim=0) < 0.1, small, large) / self.temper).to(log_p.dtype)
 
 
 @dataclass(frozen=True)
@@ -101,7 +111,7 @@ class CVaR:
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
         """(S, ...), (S,) to (...)."""
-        ordered, order = log_p.sort(dim=0)
+        ordered, order = _counted(log_p, weights).sort(dim=0)
         mass = _along(log_p, weights).expand_as(log_p).gather(0, order)
         before = mass.cumsum(dim=0) - mass
         taken = (self.share - before).clamp(min=torch.zeros_like(mass), max=mass)

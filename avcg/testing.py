@@ -33,6 +33,7 @@ def check_hypotheses(distribution: HypothesisDistribution, x: Tensor, n: int = 6
     assert first.weights.shape == (len(first),), "there is not one weight per hypothesis"
     assert torch.isclose(first.weights.sum(), torch.tensor(1.0), atol=1e-5), "weights do not sum to one"
     assert log_probs.shape[:2] == (len(first), len(x)), f"log_probs have shape {tuple(log_probs.shape)}"
+    assert log_probs.shape[-1] >= 2, "there are fewer than two classes"
     assert torch.allclose(log_probs.exp().sum(-1), torch.ones(log_probs.shape[:2]), atol=1e-4), "not probabilities"
     assert torch.equal(log_probs, first.log_probs(x)), "the same hypothesis answered differently the second time"
     assert torch.equal(log_probs, again.log_probs(x)), "the same seed drew other hypotheses"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -33,12 +35,14 @@ class Training:
     clip: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size"):
+        for name in ("epochs", "batch_size", "patience"):
+            if name != "patience" or self.patience is not None:
+                object.__setattr__(self, name, whole(getattr(self, name), f"'{name}' of Training", 1))
+        for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise SettingError(f"The '{name}' of Training must be a whole number >= 1. Got {value!r} instead.")
-        if not self.learning_rate > 0:
-            raise SettingError(f"The 'learning_rate' of Training must be > 0. Got {self.learning_rate!r} instead.")
+            if value is not None and not least < value < math.inf:
+                rule = ">= 0" if name == "weight_decay" else "> 0"
+                raise SettingError(f"The '{name}' of Training must be {rule}. Got {value!r} instead.")
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Epoch:
 
     Attributes:
         epoch: From 1.
-        loss: Mean training loss, of all members together.
+        loss: Mean training loss over rows and members.
         validation: (S,) loss of each member on the validation rows, or None.
     """
 
@@ -63,6 +67,7 @@ def train(
     settings: Training,
     *,
     generator: torch.Generator,
+    members: int = 1,
     validate: Callable[[], Tensor] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
     label: str = "Training",
@@ -70,59 +75,102 @@ def train(
     """Minimise a loss by Adam, keeping the best parameters seen on validation.
 
     Args:
-        parameters: What is trained, in place. With a ``validate`` that returns S > 1 losses, each has a leading axis S
-            and every member keeps its own best.
+        parameters: What is trained, in place; with several members, each has a leading axis S.
         loss: From the positions of a batch of rows (batch,) to a scalar: the sum over members of their mean losses.
         n_rows: Rows there are.
         settings: How long and how fast.
         generator: Of the order of rows.
+        members: S. Members do not see each other: each has its own clipping and keeps its own best.
         validate: To (S,) validation losses. Without it there is no early stopping.
         on_epoch: Called after each pass.
         label: Shown beside the bar on a terminal.
 
     Returns:
         One entry per pass.
+
+    Raises:
+        SettingError: If the loss of a member was never a finite number.
     """
     optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
-    best, since, kept = None, 0, [parameter.detach().clone() for parameter in parameters]
+    best, since = torch.full((members,), torch.inf), 0
+    kept = [parameter.detach().clone() for parameter in parameters]
     history: list[Epoch] = []
     with progress(label, settings.epochs) as advance:
         for epoch in range(1, settings.epochs + 1):
-            total = torch.zeros(())
-            # Rows are drawn on the CPU whatever the device, so that a seed means the same everywhere.
-            for batch in torch.randperm(n_rows, generator=generator).split(settings.batch_size):
-                optimizer.zero_grad(set_to_none=True)
-                value = loss(batch)
-                value.backward()
-                if settings.clip is not None:
-                    torch.nn.utils.clip_grad_norm_(parameters, settings.clip)
-                optimizer.step()
-                total = total + value.detach().cpu() * len(batch)
-            scores = None if validate is None else validate().detach()
+            total = _one_pass(parameters, loss, n_rows, settings, optimizer, generator, members)
+            scores = None if validate is None else validate().detach().cpu()
             if scores is not None:
-                better = scores < (torch.full_like(scores, torch.inf) if best is None else best)
-                best = scores if best is None else torch.minimum(best, scores)
+                better = scores < best
+                best = torch.where(better, scores, best)
                 since = 0 if bool(better.any()) else since + 1
                 _keep(kept, parameters, better)
             record = None if scores is None else tuple(scores.tolist())
-            history.append(Epoch(epoch, float(total) / n_rows, record))
+            history.append(Epoch(epoch, total / n_rows / members, record))
             advance(epoch, f"loss {history[-1].loss:.4g}")
             if on_epoch is not None:
                 on_epoch(history[-1])
             if settings.patience is not None and since >= settings.patience:
                 break
-    if best is not None:
+    if not math.isfinite(history[-1].loss) and (validate is None or not torch.isfinite(best).all()):
+        raise SettingError(
+            f"{label} diverged: the loss is {history[-1].loss} after {len(history)} epochs. Lower the learning rate"
+            f" (now {settings.learning_rate!r}), or set clip."
+        )
+    if validate is not None:
         with torch.no_grad():
             for parameter, value in zip(parameters, kept, strict=True):
                 parameter.copy_(value)
     return history
 
 
+def _one_pass(
+    parameters: Sequence[Tensor],
+    loss: Callable[[Tensor], Tensor],
+    n_rows: int,
+    settings: Training,
+    optimizer: torch.optim.Optimizer,
+    generator: torch.Generator,
+    members: int,
+) -> float:
+    """One pass over the rows in random order; the sum of losses over rows and members."""
+    total = torch.zeros(())
+    # Rows are drawn on the CPU whatever the device, so that a seed means the same everywhere.
+    for batch in torch.randperm(n_rows, generator=generator).split(settings.batch_size):
+        optimizer.zero_grad(set_to_none=True)
+        value = loss(batch)
+        value.backward()
+        if settings.clip is not None:
+            _clip(parameters, settings.clip, members)
+        optimizer.step()
+        total = total + value.detach().cpu() * len(batch)
+    return float(total)
+
+
 def _keep(kept: list[Tensor], parameters: Sequence[Tensor], better: Tensor) -> None:
-    """Remember the parameters of the members that got better; a single one has no axis of its own."""
+    """Remember the parameters of the members that got better; a single one may have no axis of its own."""
     for i, parameter in enumerate(parameters):
         if len(better) == 1:
             kept[i] = parameter.detach().clone() if bool(better[0]) else kept[i]
         else:
-            chosen = better.reshape(-1, *[1] * (parameter.dim() - 1))
+            chosen = better.reshape(-1, *[1] * (parameter.dim() - 1)).to(parameter.device)
             kept[i] = torch.where(chosen, parameter.detach(), kept[i])
+
+
+def _clip(parameters: Sequence[Tensor], largest: float, members: int) -> None:
+    """Scale gradients down to a largest norm, of each member by itself."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    squares = [gradient.square().reshape(members, -1).sum(dim=1) for gradient in gradients]
+    scale = (largest / (torch.stack(squares).sum(dim=0).sqrt() + 1e-12)).clamp(max=1.0)
+    for gradient in gradients:
+        gradient.mul_(scale.reshape(-1, *[1] * (gradient.dim() - 1)) if members > 1 else scale[0])
+
+
+def whole(value: object, what: str, least: int) -> int:
+    """The value as a Python integer, if it is a whole number of some kind and large enough.
+
+    Raises:
+        SettingError: With what it is, the rule and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise SettingError(f"The {what} must be a whole number >= {least}. Got {value!r} instead.")
+    return int(value)

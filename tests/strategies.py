@@ -110,6 +110,7 @@ def _to_polars(frame, schema):
             str(frame[name].dtype)
         )
         dtype = pl.String if frame[name].dtype in ("str", "string") else dtype
+        dtype = pl.String if isinstance(getattr(schema[name], "categories", (0,))[0], str) and dtype is None else dtype
         dtype = pl.Boolean if schema[name].kind == "yes or no" else dtype
         if isinstance(frame[name].dtype, pd.CategoricalDtype):
             dtype = pl.Enum(list(frame[name].dtype.categories))

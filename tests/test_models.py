@@ -98,6 +98,42 @@ class TestTraining:
         assert scores[0][0] == best[0]
         assert [entry.epoch for entry in seen] == list(range(1, 16))
 
+    def test_clipping_one_member_does_not_touch_another(self):
+        x, y = torch.randn(64, 5, generator=rng(1)), torch.randint(2, (64,), generator=rng(2))
+        network = mlp(5, 2, (8,))
+        start = draw_state(network, 2, rng(3))
+        start["0.weight"][1] *= 100
+        settings, rows = Training(epochs=3, clip=0.1, patience=None), torch.arange(64).expand(2, -1)
+        together, _ = fit_stacked(network, x, y, rows, settings, generator=rng(), start=start)
+        alone, _ = fit_stacked(
+            network, x, y, rows[:1], settings, generator=rng(), start={name: v[:1] for name, v in start.items()}
+        )
+        torch.testing.assert_close(together["0.weight"][0], alone["0.weight"][0], atol=1e-6, rtol=1e-5)
+
+    def test_a_loss_that_is_no_number_is_no_best_and_no_end(self):
+        w = torch.tensor([0.0], requires_grad=True)
+        scores = iter([0.5, float("nan"), 0.3, 0.4])
+        values = []
+
+        def validate():
+            values.append(w.item())
+            return torch.tensor([next(scores)])
+
+        train([w], lambda b: (w - 5).square().sum(), 4, Training(epochs=4), generator=rng(), validate=validate)
+        assert w.item() == values[2]
+
+    def test_divergence_is_an_error(self):
+        toy = toys.linear_logistic(n=60)
+        with pytest.raises(SettingError, match=r"diverged.*Lower the learning rate"):
+            avcg.Classifier(hidden=(8, 8), epochs=5, learning_rate=1e30).fit(toy.X, toy.y)
+
+    @pytest.mark.parametrize(
+        "options", [{"patience": 0}, {"patience": 2.5}, {"clip": -1}, {"weight_decay": -1}, {"learning_rate": math.inf}]
+    )
+    def test_settings_that_cannot_be(self, options):
+        with pytest.raises(SettingError, match="of Training must be"):
+            Training(**options)
+
     def test_patience_runs_out(self):
         w = torch.tensor([0.0], requires_grad=True)
         history = train(
@@ -227,6 +263,16 @@ class TestClassifier:
             (lambda toy: quick().fit(toy.X, np.zeros(400)), "at least two classes"),
             (lambda toy: quick().fit(toy.X, pd.Series([None, *toy.y[1:]])), "1 labels are missing"),
             (lambda toy: quick(validation=1.0).fit(toy.X, toy.y), r"'validation' share must be in \[0, 1\)"),
+            (
+                lambda toy: quick(random_state=None).fit(toy.X, toy.y),
+                "'random_state' of Classifier must be a whole number",
+            ),
+            (
+                lambda toy: avcg.Classifier(hidden=(0,)).fit(toy.X, toy.y),
+                "'hidden' of Classifier must be a whole number >= 1",
+            ),
+            (lambda toy: quick(device="gpu").fit(toy.X, toy.y), "'device' of Classifier.*Got 'gpu'"),
+            (lambda toy: quick(validation=0.99).fit(toy.X[:3], [0, 1, 1]), "leaves none of 3 rows"),
             (lambda toy: quick(dropout=-1).fit(toy.X, toy.y), "'dropout' of a network"),
             (
                 lambda toy: quick().fit(toy.X, toy.y).predict(toy.X.assign(more=1)),
@@ -237,6 +283,21 @@ class TestClassifier:
     def test_bad_input(self, loans, call, message):
         with pytest.raises((DataError, SettingError), match=message):
             call(loans)
+
+    def test_numbers_of_numpy_and_a_single_layer(self, loans):
+        search = GridSearchCV(quick(), {"epochs": np.arange(1, 3)}, cv=2).fit(loans.X, loans.y)
+        assert search.best_params_["epochs"] in (1, 2)
+        model = avcg.Classifier(hidden=8, epochs=np.int64(2), random_state=np.int64(3)).fit(loans.X, loans.y)
+        assert model.network_[0].out_features == 8
+        assert model.feature_names_in_.tolist() == list(loans.X.columns)
+
+    def test_a_fit_that_fails_changes_nothing(self, loans):
+        model = quick().fit(loans.X, loans.y)
+        before = model.predict_proba(loans.X)
+        with pytest.raises(SettingError):
+            model.set_params(dropout=5).fit(loans.X, np.where(loans.y, "u", "v"))
+        np.testing.assert_array_equal(model.predict_proba(loans.X), before)
+        assert model.classes_.tolist() == [0, 1]
 
     def test_unfitted(self, loans):
         with pytest.raises(NotFittedError):

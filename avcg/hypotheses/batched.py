@@ -119,20 +119,27 @@ def stacked_forward(network: nn.Module, event_dim: int) -> Forward:
 
 
 def plan_of(network: nn.Module) -> Plan | None:
-    """The network as a plan, or None if it is more than a stack of linear layers and activations."""
+    """The network as a plan, or None if it is, or could be, more than a stack of linear layers and activations."""
     steps = _steps(network, "")
-    if steps is None or not any(isinstance(layer, nn.Linear) for _, layer in steps):
+    if steps is None:
         return None
     linear = [layer for _, layer in steps if isinstance(layer, nn.Linear)]
+    shared = len({id(layer) for layer in linear}) < len(linear)
+    tied = len({id(layer.weight) for layer in linear}) < len(linear)
+    if not linear or shared or tied or any(_hooked(module) for module in network.modules()):
+        return None
     return Plan(tuple(steps), max(max(layer.in_features, layer.out_features) for layer in linear))
 
 
+def _hooked(module: nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
 def _steps(module: nn.Module, prefix: str) -> list[Step] | None:
-    if isinstance(module, nn.Sequential):
-        parts = [_steps(child, f"{prefix}{name}.") for name, child in module.named_children()]
+    # Exact types: a subclass may do anything in its forward.
+    if type(module) is nn.Sequential:
+        parts = [_steps(child, f"{prefix}{name}.") for name, child in module._modules.items() if child is not None]
         return None if any(part is None for part in parts) else [step for part in parts if part for step in part]
-    if isinstance(module, _IDENTITY):
+    if type(module) in _IDENTITY:
         return []
-    if type(module) is nn.Linear or isinstance(module, (*_ELEMENTWISE, Noise)):
-        return [(prefix, module)]
-    return None
+    return [(prefix, module)] if type(module) in (nn.Linear, Noise, *_ELEMENTWISE) else None

@@ -6,13 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from avcg.errors import SettingError
+from avcg.errors import SettingError, enumerate_some
+from avcg.hypotheses.batched import plan_of
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.opened import Model, open_model
-from avcg.space import Space
+from avcg.noise import output_layer
+from avcg.space import Space, TabularSpace
+from avcg.training import whole
 
 
 @runtime_checkable
@@ -21,9 +26,16 @@ class HypothesisDistribution(Protocol):
 
     Attributes:
         space: What the predictors read, or None if that is not known.
+        classes: The labels in the order of their probabilities, or None.
     """
 
-    space: Space | None
+    @property
+    def space(self) -> Space | None:
+        """What the predictors read."""
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The labels."""
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
         """Draw hypotheses.
@@ -34,10 +46,9 @@ class HypothesisDistribution(Protocol):
         """
 
 
-def check_count(n: int, what: str) -> None:
-    """Refuse a number of draws that cannot be."""
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise SettingError(f"The 'n' of {what} must be a whole number >= 1. Got {n!r} instead.")
+def check_count(n: int, what: str) -> int:
+    """A number of draws, if it can be one."""
+    return whole(n, f"'n' of {what}", 1)
 
 
 def seeded(generator: torch.Generator | None) -> torch.Generator:
@@ -52,33 +63,40 @@ class FiniteSet:
     Attributes:
         predictors: All of them.
         space: What they read.
+        classes: The labels in the order of their probabilities.
     """
 
     predictors: Predictors
     space: Space | None = None
+    classes: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         return len(self.predictors)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
-        """The whole set where n reaches it, else n different members at random."""
-        check_count(n, "sample")
-        if n >= len(self):
+        """The whole set where n reaches it, else n different members, drawn by their weights and then alike."""
+        n = check_count(n, "sample")
+        weights = self.predictors.weights.cpu()
+        if n >= int((weights > 0).sum()):
             return self.predictors
-        return self.predictors.subset(torch.randperm(len(self), generator=seeded(generator))[:n])
+        chosen = torch.multinomial(weights, n, generator=seeded(generator))
+        drawn = self.predictors.subset(chosen)
+        drawn.weights = torch.full_like(drawn.weights, 1.0 / n)
+        return drawn
 
     def split(self, n: int, *, generator: torch.Generator | None = None) -> tuple[FiniteSet, FiniteSet]:
         """Set n members aside, for a certificate that no training has seen.
 
         Returns:
-            The rest, and the n set aside.
+            The rest, and the n set aside; both keep the members' weights.
         """
-        check_count(n, "split")
+        n = check_count(n, "split")
         if n >= len(self):
             raise SettingError(f"Setting {n} of {len(self)} hypotheses aside leaves none to train on.")
         order = torch.randperm(len(self), generator=seeded(generator))
         apart, rest = order[:n].sort().values, order[n:].sort().values
-        return FiniteSet(self.predictors.subset(rest), self.space), FiniteSet(self.predictors.subset(apart), self.space)
+        first, second = (FiniteSet(self.predictors.subset(part), self.space, self.classes) for part in (rest, apart))
+        return first, second
 
 
 class PointMass(FiniteSet):
@@ -91,7 +109,7 @@ class PointMass(FiniteSet):
 
     def __init__(self, model: Model, space: Space | None = None) -> None:
         opened = open_model(model, space)
-        super().__init__(Stacked(opened.network, {}), opened.space)
+        super().__init__(Stacked(opened.network, {}), opened.space, opened.classes)
 
 
 class DeepEnsemble(FiniteSet):
@@ -106,20 +124,80 @@ class DeepEnsemble(FiniteSet):
         if not members:
             raise SettingError("An ensemble needs at least one member. Got none.")
         opened = [open_model(member, space) for member in members]
-        groups: dict[str, list[nn.Module]] = {}
-        for each in opened:
-            groups.setdefault(_architecture(each.network), []).append(each.network)
+        for other in opened[1:]:
+            check_same_reading(opened[0].space, other.space, opened[0].classes, other.classes)
+        groups: dict[object, list[int]] = {}
+        for i, each in enumerate(opened):
+            # Only networks that are their layers and nothing else are surely alike when their layers are.
+            key = repr(each.network) if plan_of(each.network) is not None else i
+            groups.setdefault(key, []).append(i)
         stacks = []
         for alike in groups.values():
-            states = [dict(member.state_dict()) for member in alike]
-            stacks.append(Stacked(alike[0], {name: torch.stack([s[name] for s in states]) for name in states[0]}))
-        super().__init__(stacks[0] if len(stacks) == 1 else Joined(stacks), opened[0].space)
+            states = [dict(opened[i].network.named_parameters()) for i in alike]
+            together = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
+            stacks.append(Stacked(opened[alike[0]].network, together))
+        predictors: Predictors = stacks[0]
+        if len(stacks) > 1:
+            where = torch.tensor([i for alike in groups.values() for i in alike])
+            predictors = Joined(stacks).subset(where.argsort())
+        super().__init__(predictors, opened[0].space, opened[0].classes)
 
 
-def _architecture(network: nn.Module) -> str:
-    """Two networks with the same text differ in their numbers alone."""
-    shapes = {name: tuple(value.shape) for name, value in network.state_dict().items()}
-    return f"{network!r} {shapes}"
+def check_same_reading(
+    one: Space | None, other: Space | None, classes: NDArray[Any] | None, others: NDArray[Any] | None
+) -> None:
+    """Refuse predictors that read rows differently or speak of other classes.
+
+    Raises:
+        SettingError: With the column or the classes that differ.
+    """
+    if classes is not None and others is not None and not np.array_equal(classes, others):
+        raise SettingError(
+            f"Hypotheses must speak of the same classes. Got {enumerate_some(classes.tolist())} and"
+            f" {enumerate_some(others.tolist())}."
+        )
+    if isinstance(one, TabularSpace) and isinstance(other, TabularSpace) and one is not other:
+        difference = one.encoding.difference(other.encoding)
+        if difference is not None:
+            raise SettingError(
+                f"Hypotheses must read one encoding, and these differ in column {difference!r}. Fit them with the same"
+                " schema on the same rows, or use retrains."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A root of a covariance over P parameters: a matrix, or the product of a small one and a smaller one.
+
+    Attributes:
+        root: (P, R); with ``inner`` it is (C, C) over the outputs of a layer.
+        inner: (W, W) over its inputs and bias; None: there is none.
+        scale: (C, W) of each pair, with ``inner``.
+        n_inputs: Of the layer, with ``inner``; the rest of W is the bias.
+    """
+
+    root: Tensor
+    inner: Tensor | None = None
+    scale: Tensor | None = None
+    n_inputs: int = 0
+
+    @property
+    def rank(self) -> int:
+        """R, how much noise a draw takes."""
+        return self.root.shape[1] if self.scale is None else self.scale.numel()
+
+    def spread(self, noise: Tensor) -> Tensor:
+        """(n, R) standard normal noise to (n, P) deviations."""
+        if self.inner is None or self.scale is None:
+            return noise @ self.root.T
+        both = self.root @ (noise.view(-1, *self.scale.shape) * self.scale) @ self.inner.T
+        # All weights, then all biases: the order of the layer's own parameters.
+        return torch.cat([both[..., : self.n_inputs].flatten(1), both[..., self.n_inputs :].flatten(1)], dim=1)
+
+    def covariance(self) -> Tensor:
+        """(P, P), for those who can afford it."""
+        root = self.spread(torch.eye(self.rank))
+        return root.T @ root
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,24 +212,26 @@ class GaussianPosterior:
         diagonal: (P,) standard deviations over all of ``mean``, flattened in order; None: none.
         factor: (P, R) a root of the rest of the covariance; None: none.
         space: What the predictors read.
+        classes: The labels in the order of their probabilities.
     """
 
     network: nn.Module
     mean: Mapping[str, Tensor]
     diagonal: Tensor | None = None
-    factor: Tensor | None = None
+    factor: Factor | None = None
     space: Space | None = None
+    classes: NDArray[Any] | None = None
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
         """N networks."""
-        check_count(n, "sample")
+        n = check_count(n, "sample")
         generator = seeded(generator)
         flat = torch.cat([value.flatten() for value in self.mean.values()]).cpu()
         drawn = flat.expand(n, -1)
         if self.diagonal is not None:
             drawn = drawn + torch.randn(n, len(flat), generator=generator) * self.diagonal
         if self.factor is not None:
-            drawn = drawn + torch.randn(n, self.factor.shape[1], generator=generator) @ self.factor.T
+            drawn = drawn + self.factor.spread(torch.randn(n, self.factor.rank, generator=generator))
         return Stacked(self.network, unflatten(drawn, self.mean))
 
     def deterministic(self) -> Stacked:
@@ -184,11 +264,13 @@ class SampledWeights:
         network: The architecture they belong to.
         source: The object with ``sample(n)``.
         space: What the predictors read.
+        classes: The labels in the order of their probabilities.
     """
 
     network: nn.Module
     source: Any
     space: Space | None = None
+    classes: NDArray[Any] | None = None
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
         """N networks."""
@@ -200,19 +282,12 @@ class SampledWeights:
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(2**31, (), generator=seeded(generator))))
             vectors = torch.as_tensor(self.source.sample(n)).detach()
-        parameters = dict(self.network.named_parameters())
-        last = {name: value for name, value in parameters.items() if name.startswith(last_linear(self.network)[0])}
-        whole = sum(value.numel() for value in parameters.values()) == vectors.shape[1]
-        return Stacked(self.network, unflatten(vectors, parameters if whole else last))
-
-
-def last_linear(network: nn.Module) -> tuple[str, nn.Linear]:
-    """The last linear layer and the prefix of its parameters."""
-    found = [(name, layer) for name, layer in network.named_modules() if isinstance(layer, nn.Linear)]
-    if not found:
-        raise SettingError("The network has no linear layer, so it has no last one.")
-    name, layer = found[-1]
-    return f"{name}." if name else "", layer
+        parameters: dict[str, Tensor] = dict(self.network.named_parameters())
+        if sum(value.numel() for value in parameters.values()) != vectors.shape[1]:
+            shape = open_model(self.network, self.space).event_shape()
+            prefix = f"{output_layer(self.network, torch.zeros(2, *shape))[0]}."
+            parameters = {name: value for name, value in parameters.items() if name.startswith(prefix)}
+        return Stacked(self.network, unflatten(vectors.cpu(), parameters))
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,24 +305,31 @@ class Mixture:
     def __post_init__(self) -> None:
         if not self.components:
             raise SettingError("A mixture needs at least one component. Got none.")
-        if self.shares is not None and (
-            len(self.shares) != len(self.components) or not all(0 < share < float("inf") for share in self.shares)
-        ):
+        shares = [1.0] * len(self.components) if self.shares is None else [float(share) for share in self.shares]
+        if len(shares) != len(self.components) or not all(0 < share < float("inf") for share in shares):
             raise SettingError(f"A mixture needs one positive share per component. Got {self.shares!r} instead.")
+        object.__setattr__(self, "shares", shares)
+        for part in self.components[1:]:
+            check_same_reading(self.components[0].space, part.space, self.components[0].classes, part.classes)
 
     @property
     def space(self) -> Space | None:
         """What the components read."""
         return next((part.space for part in self.components if part.space is not None), None)
 
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The labels in the order of their probabilities."""
+        return next((part.classes for part in self.components if part.classes is not None), None)
+
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
         """Draws of every component in proportion to its share, with weights that make up for rounding.
 
         With fewer draws than components, components are drawn too.
         """
-        check_count(n, "sample")
+        n = check_count(n, "sample")
         generator = seeded(generator)
-        shares = torch.tensor(self.shares or [1.0] * len(self.components))
+        shares = torch.tensor(self.shares)
         shares = shares / shares.sum()
         if n < len(self.components):
             counts = torch.bincount(

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from avcg.errors import SettingError
@@ -46,6 +47,11 @@ class MCDropout:
                 " noise on this one: MCDropout(attach_dropout(network, rate=0.1))."
             )
 
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The labels in the order of their probabilities, where the model knows them."""
+        return self._opened.classes
+
     @cached_property
     def _opened(self) -> Opened:
         return open_model(self.model, self.space)
@@ -57,7 +63,7 @@ class MCDropout:
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
         """N masks."""
-        check_count(n, "sample")
+        n = check_count(n, "sample")
         noisy, sites = self._parts
         return Stacked(noisy, draw_masks(sites, (n,), seeded(generator)))
 
@@ -98,7 +104,7 @@ def dropout_rate_for(
     if not 0 < share <= 1:
         raise SettingError(f"The 'share' parameter of dropout_rate_for must be in (0, 1]. Got {share!r} instead.")
     opened = open_model(model, space)
-    x, labels = opened.rows(X), opened.labels(y)
+    x, labels = opened.pair(X, y)
     limit = float(Stacked(opened.network, {}).losses(x, labels, loss)[0]) + epsilon
     seed = int(torch.randint(2**31, (), generator=seeded(generator)))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -15,9 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from avcg.errors import SettingError
-from avcg.hypotheses.distributions import GaussianPosterior, last_linear
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.distributions import Factor, GaussianPosterior
 from avcg.models.opened import Model, open_model
+from avcg.noise import output_layer
 from avcg.space import Space
 
 _ROWS = 1024  # at a time
@@ -58,45 +60,67 @@ class Laplace(GaussianPosterior):
             prior_precision: > 0; None: chosen by the marginal likelihood.
             space: What a bare network reads.
         """
-        if structure not in ("full", "kron", "diag") or parameters not in ("last_layer", "all"):
-            raise SettingError(
-                "Laplace takes parameters='last_layer' or 'all' and structure='full', 'kron' or 'diag'. Got"
-                f" {parameters!r} and {structure!r}."
-            )
-        if parameters == "all" and structure != "diag":
-            raise SettingError(f"Over all parameters Laplace is 'diag'. Got structure={structure!r}.")
-        if prior_precision is not None and not 0 < prior_precision < math.inf:
-            raise SettingError(f"The 'prior_precision' of Laplace must be > 0. Got {prior_precision!r} instead.")
+        _check_settings(parameters, structure, prior_precision)
         opened = open_model(model, space)
-        network = copy.deepcopy(opened.network).eval().requires_grad_(False)
-        x, labels = opened.rows(X), opened.labels(y)
+        network = copy.deepcopy(opened.network).eval().requires_grad_(False).cpu().float()
+        x, labels = (part.cpu() for part in opened.pair(X, y))
         names: dict[str, Tensor] = dict(network.named_parameters())
+        curvature: tuple[Tensor, _Basis | None]
         if parameters == "last_layer":
-            prefix = last_linear(network)[0]
-            names = {name: value for name, value in names.items() if name.startswith(prefix)}
+            name, layer = output_layer(network, x[:2])
+            names = {f"{name}.{key}" if name else key: value for key, value in layer.named_parameters()}
+            curvature = (
+                _diagonal(network, names, x) if structure == "diag" else _last_layer(network, layer, x, structure)
+            )
+        else:
+            curvature = _diagonal(network, names, x)
+        values, basis = curvature
         flat = torch.cat([value.flatten() for value in names.values()]).double()
-        curvature = _diagonal(network, names, x) if structure == "diag" else _last_layer(network, x, structure)
-        values, vectors = curvature
-        with torch.no_grad():
-            log_likelihood = -nn.functional.cross_entropy(network(x), labels, reduction="sum").double()
+        log_likelihood = _log_likelihood(network, x, labels)
 
         def evidence(precision: Tensor) -> Tensor:
             prior = 0.5 * (len(flat) * precision.log() - precision * flat.square().sum())
-            return log_likelihood + prior - 0.5 * (values[:, None] + precision).log().sum(dim=0)
+            return log_likelihood + prior - 0.5 * (values.flatten()[:, None] + precision).log().sum(dim=0)
 
         if prior_precision is None:
             grid = torch.logspace(-6, 6, 2401, dtype=torch.float64)
-            prior_precision = float(grid[evidence(grid).argmax()])
+            prior_precision = float(grid[torch.cat([evidence(part) for part in grid.split(50)]).argmax()])
         spread = (values + prior_precision).rsqrt()
         return cls(
             network,
             names,
-            diagonal=spread.float() if vectors is None else None,
-            factor=None if vectors is None else (vectors * spread).float(),
+            diagonal=spread.float() if basis is None else None,
+            factor=None if basis is None else basis(spread),
             space=opened.space,
+            classes=opened.classes,
             prior_precision=prior_precision,
             log_marginal_likelihood=float(evidence(torch.tensor([prior_precision], dtype=torch.float64))),
         )
+
+
+# From the spread along the curvature's own directions to a root of the covariance.
+_Basis = Callable[[Tensor], Factor]
+
+
+def _check_settings(parameters: str, structure: str, prior_precision: float | None) -> None:
+    if structure not in ("full", "kron", "diag") or parameters not in ("last_layer", "all"):
+        raise SettingError(
+            "Laplace takes parameters='last_layer' or 'all' and structure='full', 'kron' or 'diag'. Got"
+            f" {parameters!r} and {structure!r}."
+        )
+    if parameters == "all" and structure != "diag":
+        raise SettingError(f"Over all parameters Laplace is 'diag'. Got structure={structure!r}.")
+    if prior_precision is not None and not 0 < prior_precision < math.inf:
+        raise SettingError(f"The 'prior_precision' of Laplace must be > 0. Got {prior_precision!r} instead.")
+
+
+def _log_likelihood(network: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+    with torch.no_grad():
+        logits = torch.cat([network(part) for part in x.split(_ROWS)])
+    classes = logits.shape[-1]
+    if labels.max() >= classes or labels.min() < 0:
+        raise DataError(f"Labels must be class positions, 0 to {classes - 1}. Got up to {int(labels.max())}.")
+    return -nn.functional.cross_entropy(logits, labels, reduction="sum").double()
 
 
 def _root(probabilities: Tensor) -> Tensor:
@@ -105,14 +129,14 @@ def _root(probabilities: Tensor) -> Tensor:
     return torch.diag_embed(roots) - probabilities[:, :, None] * roots[:, None, :]
 
 
-def _last_layer(network: nn.Module, x: Tensor, structure: str) -> tuple[Tensor, Tensor]:
-    """Eigenvalues (P,) and eigenvectors (P, P) of the last layer's curvature, weights first, then biases."""
-    _, layer = last_linear(network)
+def _last_layer(network: nn.Module, layer: nn.Linear, x: Tensor, structure: str) -> tuple[Tensor, _Basis]:
+    """Eigenvalues of the curvature of the layer that makes the logits, and the way back from them."""
     seen: list[Tensor] = []
     hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].detach()))
-    has_bias = layer.bias is not None
-    classes, width = layer.out_features, layer.in_features + has_bias
-    whole = torch.zeros(classes * width, classes * width, dtype=torch.float64)
+    has_bias, classes, n_inputs = layer.bias is not None, layer.out_features, layer.in_features
+    width = n_inputs + has_bias
+    size = classes * width if structure == "full" else 0
+    whole = torch.zeros(size, size, dtype=torch.float64)
     inner = torch.zeros(width, width, dtype=torch.float64)
     outer = torch.zeros(classes, classes, dtype=torch.float64)
     with torch.no_grad():
@@ -123,22 +147,22 @@ def _last_layer(network: nn.Module, x: Tensor, structure: str) -> tuple[Tensor, 
             if has_bias:
                 features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
             if structure == "full":
-                jacobian = (roots.mT[:, :, :, None] * features[:, None, None, :]).reshape(-1, classes * width)
+                jacobian = (roots.mT[:, :, :, None] * features[:, None, None, :]).reshape(-1, size)
                 whole += jacobian.T @ jacobian
             else:
                 inner += features.T @ features / len(x)
                 outer += (roots @ roots.mT).sum(dim=0)
     hook.remove()
-    if structure == "full":
-        values, vectors = torch.linalg.eigh(whole)
-    else:
+    if structure == "kron":
         a, u = torch.linalg.eigh(inner)
         b, v = torch.linalg.eigh(outer)
-        values, vectors = torch.kron(b, a), torch.kron(v, u)
+        values = b.clamp(min=0)[:, None] * a.clamp(min=0)[None, :]
+        return values, lambda spread: Factor(v.float(), u.float(), spread.float(), n_inputs)
+    values, vectors = torch.linalg.eigh(whole)
     # From (class, input and bias) to all weights, then all biases: the order of the layer's own parameters.
-    order = torch.arange(classes * width).view(classes, width)
-    order = torch.cat([order[:, : layer.in_features].flatten(), order[:, layer.in_features :].flatten()])
-    return values.clamp(min=0), vectors[order]
+    order = torch.arange(size).view(classes, width)
+    vectors = vectors[torch.cat([order[:, :n_inputs].flatten(), order[:, n_inputs:].flatten()])]
+    return values.clamp(min=0), lambda spread: Factor((vectors * spread).float())
 
 
 def _diagonal(network: nn.Module, names: dict[str, Tensor], x: Tensor) -> tuple[Tensor, None]:
@@ -150,10 +174,12 @@ def _diagonal(network: nn.Module, names: dict[str, Tensor], x: Tensor) -> tuple[
     each_class = vmap(grad(weighted), in_dims=(None, None, 1))
     each_row = vmap(each_class, in_dims=(None, 0, 0))
     total = torch.zeros(sum(value.numel() for value in names.values()), dtype=torch.float64)
-    for part in x.split(max(1, _ROWS // 8)):
+    with torch.no_grad():
+        classes = network(x[:1]).shape[-1]
+    # Every row has a gradient of its own for each class: as many rows at a time as fit in 64 million numbers.
+    for part in x.split(max(1, min(_ROWS, 2**26 // (len(total) * classes)))):
         with torch.no_grad():
             roots = _root(torch.softmax(network(part), dim=-1))
         gradients = each_row(names, part, roots)
-        flat = torch.cat([gradients[name].flatten(2) for name in names], dim=2)
-        total += flat.double().square().sum(dim=(0, 1))
+        total += torch.cat([gradients[name].square().sum(dim=(0, 1)).flatten().double() for name in names])
     return total, None

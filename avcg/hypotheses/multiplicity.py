@@ -5,6 +5,8 @@ All functions take probabilities (S, N, C); one value per row unless said otherw
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -14,6 +16,8 @@ from avcg.errors import DataError
 def _check(probabilities: Tensor) -> None:
     if probabilities.dim() != 3 or not torch.isfinite(probabilities).all():
         raise DataError(f"Probabilities must be finite and of shape (S, N, C). Got {tuple(probabilities.shape)}.")
+    if not torch.allclose(probabilities.sum(dim=-1), torch.ones_like(probabilities[..., 0]), atol=1e-3):
+        raise DataError("Probabilities must sum to one over the classes. Take exp of log-probabilities first.")
 
 
 def _decisions(probabilities: Tensor) -> Tensor:
@@ -85,8 +89,8 @@ def rashomon_capacity(probabilities: Tensor, tolerance: float = 1e-9, max_steps:
     _check(probabilities)
     p = probabilities.double().clamp(min=1e-300)
     log_p = p.log()
-    log_r = torch.full(p.shape[:2], -torch.log(torch.tensor(float(len(p)))).item(), dtype=torch.float64)
-    lower = torch.zeros(p.shape[1], dtype=torch.float64)
+    log_r = torch.full_like(p[..., 0], -math.log(len(p)))
+    lower = torch.zeros_like(p[0, :, 0])
     for _ in range(max_steps):
         mixture = torch.logsumexp(log_r[..., None] + log_p, dim=0)
         divergence = (p * (log_p - mixture)).sum(dim=-1)

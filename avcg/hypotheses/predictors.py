@@ -55,11 +55,15 @@ class Predictors(ABC):
 
     @abstractmethod
     def subset(self, chosen: Tensor) -> Predictors:
-        """Some of the hypotheses, their weights scaled to sum to 1.
+        """Some of the hypotheses in the order given, their weights scaled to sum to 1.
 
         Args:
-            chosen: (k,) positions.
+            chosen: (k,) positions from 0.
         """
+
+    def to(self, device: torch.device | str) -> Predictors:  # noqa: ARG002  for those that live somewhere
+        """The same on another device; functions that take their rows anywhere stay as they are."""
+        return self
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -77,12 +81,15 @@ class Predictors(ABC):
             y: (N,) class positions.
             loss: ``"cross_entropy"`` or ``"zero_one"`` (the share of wrong labels).
         """
+        if not len(x):
+            raise DataError("There are no rows to measure a loss on.")
         with torch.no_grad():
             log_probs = self.log_probs(x)
-        if y.shape != x.shape[:1] or y.min() < 0 or y.max() >= log_probs.shape[-1]:
+        y = y.to(x.device)
+        if y.shape != x.shape[:1] or y.is_floating_point() or y.min() < 0 or y.max() >= log_probs.shape[-1]:
             raise DataError(
-                f"Labels must be one class position per row, 0 to {log_probs.shape[-1] - 1}. Got shape"
-                f" {tuple(y.shape)} with values {int(y.min())} to {int(y.max())} for {len(x)} rows."
+                f"Labels must be one class position per row, 0 to {log_probs.shape[-1] - 1}. Got shape {tuple(y.shape)}"
+                f" with values {y.min()} to {y.max()} for {len(x)} rows."
             )
         if loss == "zero_one":
             return (log_probs.argmax(dim=-1) != y).float().mean(dim=1)
@@ -91,13 +98,23 @@ class Predictors(ABC):
         raise SettingError(f"The 'loss' must be 'cross_entropy' or 'zero_one'. Got {loss!r} instead.")
 
 
-def _uniform(n: int) -> Tensor:
-    return torch.full((n,), 1.0 / n)
+def normalised(weights: Tensor | None, count: int) -> Tensor:
+    """(S,) weights that sum to 1; None: all alike.
+
+    Raises:
+        SettingError: If there is not one weight per hypothesis, or some cannot be a weight.
+    """
+    if weights is None:
+        return torch.full((count,), 1.0 / count)
+    if weights.shape != (count,) or not torch.isfinite(weights).all() or (weights < 0).any() or weights.sum() <= 0:
+        raise SettingError(f"There must be one weight >= 0 for each of {count} hypotheses. Got {weights.tolist()}.")
+    return weights / weights.sum()
 
 
-def _chosen_weights(weights: Tensor, chosen: Tensor) -> Tensor:
+def of_chosen(weights: Tensor, chosen: Tensor) -> Tensor:
+    """Weights of a part; all alike where none of it had any."""
     some = weights[chosen]
-    return some / some.sum()
+    return some / some.sum() if some.sum() > 0 else torch.full_like(some, 1.0 / len(some))
 
 
 class Stacked(Predictors):
@@ -130,18 +147,25 @@ class Stacked(Predictors):
                 )
         self.overrides = {name: value.detach() for name, value in overrides.items()}
         count = sizes.pop() if sizes else 1
-        self.weights = _uniform(count) if weights is None else weights / weights.sum()
+        self.weights = normalised(weights, count)
         self._plan: Plan | None = plan_of(self.network)
+        self._in_dtype: dict[torch.dtype, nn.Module] = {}
+        self._activations: int | None = None
 
     def log_probs(self, x: Tensor) -> Tensor:
         """(N, *event) to (S, N, C), exactly differentiable in x, in chunks of rows that bound memory."""
+        home = next(self.network.parameters(), self.weights).device
+        if x.device != home:
+            raise SettingError(
+                f"These hypotheses are on {home}, the rows on {x.device}. Move them with .to({x.device})."
+            )
         rows = self._chunk(x)
         if rows >= len(x):
             return self._evaluate(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
             return self._fill(x, rows)
         # Holding all activations for a backward pass over everything can exceed memory: then compute them twice.
-        twice = len(self) * len(x) * self._width > _KEPT_NUMBERS
+        twice = len(self) * len(x) * self._width(x) > _KEPT_NUMBERS
         parts = [
             checkpoint(self._evaluate, part, use_reentrant=False) if twice else self._evaluate(part)
             for part in x.split(rows)
@@ -161,7 +185,7 @@ class Stacked(Predictors):
         """Some of the hypotheses."""
         overrides = {name: value[chosen] for name, value in self.overrides.items()}
         smaller = copy.copy(self)  # the frozen network is shared, not copied again
-        smaller.overrides, smaller.weights = overrides, _chosen_weights(self.weights, chosen)
+        smaller.overrides, smaller.weights = overrides, of_chosen(self.weights, chosen)
         return smaller
 
     def to(self, device: torch.device | str) -> Stacked:
@@ -170,7 +194,7 @@ class Stacked(Predictors):
         moved.network = copy.deepcopy(self.network).to(device)
         moved.overrides = {name: value.to(device) for name, value in self.overrides.items()}
         moved.weights = self.weights.to(device)
-        moved._plan = plan_of(moved.network)
+        moved._plan, moved._in_dtype = plan_of(moved.network), {}
         return moved
 
     def _evaluate(self, x: Tensor) -> Tensor:
@@ -181,6 +205,10 @@ class Stacked(Predictors):
             logits = self._plan.run(x, overrides, len(self))
         else:
             logits = stacked_forward(self._typed(x), x.dim() - 1)(x, overrides, len(self))
+        if logits.shape[-1] < 2:
+            raise SettingError(
+                "The network has one output. Give it one logit per class; for a single logit z of a yes, [0, z]."
+            )
         return torch.log_softmax(logits, dim=-1)
 
     def _each_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
@@ -196,8 +224,11 @@ class Stacked(Predictors):
 
     def _typed(self, x: Tensor) -> nn.Module:
         parameter = next(self.network.parameters(), None)
-        same = parameter is None or parameter.dtype == x.dtype
-        return self.network if same else copy.deepcopy(self.network).to(x.dtype)
+        if parameter is None or parameter.dtype == x.dtype:
+            return self.network
+        if x.dtype not in self._in_dtype:
+            self._in_dtype[x.dtype] = copy.deepcopy(self.network).to(x.dtype)
+        return self._in_dtype[x.dtype]
 
     def _one_by_one(self, rows: int, device: torch.device) -> bool:
         """On a CPU, many rows fill a core by themselves, and one product at a time stays in its cache."""
@@ -208,14 +239,27 @@ class Stacked(Predictors):
         """How many rows at a time."""
         numbers = _CPU_NUMBERS if x.device.type == "cpu" else _GPU_NUMBERS
         together = 1 if self._one_by_one(len(x), x.device) else len(self)
-        return max(1, numbers // (together * self._width))
+        return max(1, numbers // (together * self._width(x)))
 
-    @property
-    def _width(self) -> int:
-        """A rough count of activations a row needs: the widest layer, in numbers."""
+    def _width(self, x: Tensor) -> int:
+        """How many numbers the largest layer makes of a row."""
         if self._plan is not None:
             return self._plan.width
-        return max((p.numel() // max(p.shape[-1], 1) for p in self.network.parameters() if p.dim() > 1), default=1) * 16
+        if self._activations is None:
+            sizes = [1]
+            leaves = [layer for layer in self._typed(x).modules() if not list(layer.children())]
+            hooks = [
+                layer.register_forward_hook(
+                    lambda _, __, output: sizes.append(output.numel() if isinstance(output, Tensor) else 1)
+                )
+                for layer in leaves
+            ]
+            with torch.no_grad():
+                self._typed(x)(x[:1])
+            for hook in hooks:
+                hook.remove()
+            self._activations = max(sizes)
+        return self._activations
 
 
 class Joined(Predictors):
@@ -231,31 +275,40 @@ class Joined(Predictors):
             raise SettingError("Joined needs at least one group of hypotheses. Got none.")
         self.groups = tuple(groups)
         self.differentiable = all(group.differentiable for group in groups)
-        masses = [float(len(group)) for group in groups] if shares is None else list(shares)
-        parts = [mass * group.weights.cpu() for mass, group in zip(masses, groups, strict=True)]
-        weights = torch.cat(parts)
-        self.weights = weights / weights.sum()
+        masses = [float(len(group)) for group in groups] if shares is None else [float(share) for share in shares]
+        weights = torch.cat([mass * group.weights.cpu() for mass, group in zip(masses, groups, strict=True)])
+        self.weights = normalised(weights, len(weights))
+        self._order: Tensor | None = None  # of the groups' hypotheses, where another was asked for
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C), group after group."""
+        """(N, *event) to (S, N, C)."""
         parts = [group.log_probs(x) for group in self.groups]
         classes = {part.shape[-1] for part in parts}
         if len(classes) > 1:
             raise DataError(f"Hypotheses must agree on the classes. Got groups with {sorted(classes)} classes.")
-        return torch.cat(parts)
+        together = torch.cat(parts)
+        return together if self._order is None else together[self._order.to(x.device)]
 
     def subset(self, chosen: Tensor) -> Joined:
-        """Some of the hypotheses, in the order of their groups."""
-        starts = torch.tensor([0, *(len(group) for group in self.groups)]).cumsum(0)
-        kept, parts = [], []
-        for group, start in zip(self.groups, starts.tolist(), strict=False):
-            mine = chosen[(chosen >= start) & (chosen < start + len(group))].sort().values
+        """Some of the hypotheses in the order given."""
+        inner = chosen if self._order is None else self._order[chosen]
+        starts = torch.tensor([0, *(len(group) for group in self.groups)]).cumsum(0).tolist()
+        kept, places = [], []
+        for group, start in zip(self.groups, starts, strict=False):
+            mine = torch.nonzero((inner >= start) & (inner < start + len(group))).flatten()
             if len(mine):
-                kept.append(group.subset(mine - start))
-                parts.append(self.weights[mine])
+                kept.append(group.subset(inner[mine] - start))
+                places.append(mine)
         result = Joined(kept)
-        result.weights = torch.cat(parts) / torch.cat(parts).sum()
+        result._order = torch.cat(places).argsort()
+        result.weights = of_chosen(self.weights, chosen)
         return result
+
+    def to(self, device: torch.device | str) -> Joined:
+        """The same on another device."""
+        moved = copy.copy(self)
+        moved.groups, moved.weights = tuple(group.to(device) for group in self.groups), self.weights.to(device)
+        return moved
 
 
 class Opaque(Predictors):
@@ -272,16 +325,20 @@ class Opaque(Predictors):
         if not functions:
             raise SettingError("Opaque needs at least one function. Got none.")
         self.functions = tuple(functions)
-        self.weights = _uniform(len(functions)) if weights is None else weights / weights.sum()
+        self.weights = normalised(weights, len(functions))
 
     def log_probs(self, x: Tensor) -> Tensor:
         """(N, *event) to (S, N, C), without gradients."""
         with torch.no_grad():
             probabilities = torch.stack([function(x) for function in self.functions])
-        if torch.isnan(probabilities).any() or (probabilities.sum(dim=-1) - 1).abs().max() > 1e-3:
+        if (
+            probabilities.dim() != 3
+            or torch.isnan(probabilities).any()
+            or (probabilities.sum(dim=-1) - 1).abs().max() > 1e-3
+        ):
             raise DataError("A hypothesis returned probabilities that are NaN or do not sum to one.")
         return probabilities.clamp(min=1e-30).log().to(x.device, x.dtype)
 
     def subset(self, chosen: Tensor) -> Opaque:
         """Some of the hypotheses."""
-        return Opaque([self.functions[i] for i in chosen.tolist()], _chosen_weights(self.weights, chosen))
+        return Opaque([self.functions[i] for i in chosen.tolist()], of_chosen(self.weights, chosen))

@@ -13,7 +13,7 @@ from torch import Tensor
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count
 from avcg.hypotheses.predictors import Loss, Predictors
-from avcg.models.opened import Opened, open_model
+from avcg.models.opened import Opened
 
 Reference = Literal["deterministic", "best"] | float
 
@@ -70,10 +70,10 @@ def rashomon_set(
     if not epsilon >= 0:
         raise SettingError(f"The 'epsilon' parameter of rashomon_set must be >= 0. Got {epsilon!r} instead.")
     check_count(n, "rashomon_set")
-    model = getattr(candidates, "model", None)
-    space = getattr(candidates, "space", None)
-    opened = Opened(torch.nn.Identity(), space, None) if model is None else open_model(model, space)
-    x, labels = opened.rows(X), opened.labels(y)
+    if on_empty not in ("keep_best", "raise"):
+        raise SettingError(f"The 'on_empty' of rashomon_set must be 'keep_best' or 'raise'. Got {on_empty!r} instead.")
+    space, classes = getattr(candidates, "space", None), getattr(candidates, "classes", None)
+    x, labels = Opened(torch.nn.Identity(), space, classes).pair(X, y)
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
     losses = drawn.losses(x, labels, loss)
     if not torch.isfinite(losses).all():
@@ -92,8 +92,10 @@ def rashomon_set(
         kept = losses.argmin()[None]
         rule += f"; none qualified, so the best ({float(losses.min()):.4f}) was kept"
         warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
+    members = drawn.subset(kept)
+    members.weights = torch.full_like(members.weights, 1.0 / len(kept))
     return RashomonSet(
-        drawn.subset(kept), space, losses=losses, kept=kept, reference_loss=limit, epsilon=epsilon, rule=rule
+        members, space, classes, losses=losses, kept=kept, reference_loss=limit, epsilon=epsilon, rule=rule
     )
 
 

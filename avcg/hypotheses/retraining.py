@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import warnings
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -14,13 +16,13 @@ from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.distributions import FiniteSet, check_count
-from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.models.classifier import Classifier, as_rows, check_labels, split_rows
+from avcg.hypotheses.predictors import Predictors, Stacked, normalised, of_chosen
+from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.fitting import fit_stacked
-from avcg.models.opened import open_model
+from avcg.models.opened import as_rows, open_model
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
-from avcg.training import Training
+from avcg.training import Training, whole
 
 How = Literal["seed", "bootstrap", "subsample"]
 
@@ -57,13 +59,17 @@ def retrains(
         n_jobs: Processes for estimators, as in joblib.
         random_state: Seed.
     """
-    check_count(n, "retrains")
+    n = check_count(n, "retrains")
     if how not in ("seed", "bootstrap", "subsample"):
         raise SettingError(f"The 'how' of retrains must be 'seed', 'bootstrap' or 'subsample'. Got {how!r} instead.")
     if not 0 < share < 1:
         raise SettingError(f"The 'share' of retrains must be in (0, 1). Got {share!r} instead.")
-    generator = torch.Generator().manual_seed(random_state)
+    generator = torch.Generator().manual_seed(whole(random_state, "'random_state' of retrains", 0))
     if isinstance(model, (nn.Module, Classifier)):
+        if schema is not None or (space is not None and isinstance(model, Classifier)):
+            raise SettingError(
+                "A fitted Classifier and a network bring their own reading. Leave schema (and space) out."
+            )
         return _networks(model, X, y, n, how, share, training, space, generator)
     if not hasattr(model, "predict_proba"):
         raise SettingError(
@@ -105,7 +111,8 @@ def _networks(
     if isinstance(model, Classifier):
         network, held_share, device = model.architecture(), model.validation, model.device
         settings = training or model.training()
-    x, labels = opened.rows(as_rows(X)).to(device), opened.labels(y).to(device)
+    x, labels = opened.pair(X, y)
+    x, labels = (x.to(device), labels.to(device)) if isinstance(model, Classifier) else (x, labels)
     chosen, held = split_rows(len(x), held_share, generator)
     state, _ = fit_stacked(
         network,
@@ -117,7 +124,9 @@ def _networks(
         validation=(x[held], labels[held]) if len(held) else None,
         label=f"Training {n} networks",
     )
-    return FiniteSet(Stacked(network, {name: value.cpu() for name, value in state.items()}), opened.space)
+    home = copy.deepcopy(network).cpu().float()
+    stacked = Stacked(home, {name: value.cpu() for name, value in state.items()})
+    return FiniteSet(stacked, opened.space, opened.classes)
 
 
 def _estimators(
@@ -131,18 +140,42 @@ def _estimators(
     n_jobs: int,
     generator: torch.Generator,
 ) -> FiniteSet:
+    if not isinstance(X, pd.DataFrame):
+        kind = type(X).__name__
+        raise DataError(f"Estimators are refitted on pandas frames. Got a {kind}; convert it with .to_pandas().")
     space = TabularSpace.fit(schema or Schema.infer(X), X)
     labels = check_labels(y, len(X))
-    table = resample(torch.arange(len(X)), n, how, share, generator).numpy()
+    classes = np.unique(labels)
+    table = _with_two_classes(labels, n, how, share, generator)
     seeds = torch.randint(2**31 - 1, (n,), generator=generator).tolist()
 
     def fit(rows: Any, seed: int) -> Any:
-        copy = clone(model)
-        chosen = {name: seed for name in copy.get_params() if name == "random_state" or name.endswith("__random_state")}
-        return copy.set_params(**chosen).fit(X.iloc[rows], labels[rows])
+        copied = clone(model)
+        chosen = {name: seed for name in copied.get_params() if name.rpartition("__")[2] == "random_state"}
+        return copied.set_params(**chosen).fit(X.iloc[rows], labels[rows])
 
     fitted = Parallel(n_jobs=n_jobs)(delayed(fit)(rows, seed) for rows, seed in zip(table, seeds, strict=True))
-    return FiniteSet(Estimators(fitted, space, np.unique(labels), X.dtypes), space)
+    first = [one.predict_proba(X.iloc[:200]) for one in fitted]
+    if n > 1 and all(np.allclose(first[0], other, atol=1e-4) for other in first[1:]):
+        warnings.warn(
+            f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {how!r}."
+            " They say nothing about what may change; use how='bootstrap'.",
+            stacklevel=3,
+        )
+    return FiniteSet(Estimators(fitted, space, classes, X.dtypes), space, classes)
+
+
+def _with_two_classes(labels: Any, n: int, how: How, share: float, generator: torch.Generator) -> Any:
+    """(n, rows) resamples, drawn again where only one class was left."""
+    table = resample(torch.arange(len(labels)), n, how, share, generator).numpy()
+    for i in range(n):
+        for _ in range(100):
+            if len(np.unique(labels[table[i]])) > 1:
+                break
+            table[i] = resample(torch.arange(len(labels)), 1, how, share, generator).numpy()[0]
+        else:
+            raise DataError(f"A {how} of these {len(labels)} rows keeps only one class, however often it is drawn.")
+    return table
 
 
 class Estimators(Predictors):
@@ -163,7 +196,7 @@ class Estimators(Predictors):
     ) -> None:
         self.fitted = tuple(fitted)
         self.space, self.classes, self.dtypes = space, classes, dtypes
-        self.weights = torch.full((len(fitted),), 1 / len(fitted)) if weights is None else weights / weights.sum()
+        self.weights = normalised(weights, len(fitted))
 
     def log_probs(self, x: Tensor) -> Tensor:
         """(N, D) to (S, N, C), without gradients."""
@@ -179,4 +212,6 @@ class Estimators(Predictors):
     def subset(self, chosen: Tensor) -> Estimators:
         """Some of the hypotheses."""
         kept = [self.fitted[i] for i in chosen.tolist()]
-        return Estimators(kept, self.space, self.classes, self.dtypes, self.weights[chosen])
+        some = Estimators(kept, self.space, self.classes, self.dtypes)
+        some.weights = of_chosen(self.weights, chosen)
+        return some

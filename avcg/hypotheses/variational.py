@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.errors import SettingError
+from avcg.errors import DataError, SettingError
 from avcg.hypotheses.batched import stacked_forward
-from avcg.hypotheses.distributions import GaussianPosterior, seeded, unflatten
+from avcg.hypotheses.distributions import Factor, GaussianPosterior, seeded, unflatten
 from avcg.models.fitting import StackedLoss, fit_stacked, mean_cross_entropy
 from avcg.models.opened import Model, open_model
 from avcg.space import Space
-from avcg.training import Epoch, Training, train
+from avcg.training import Epoch, Training, train, whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,9 +60,11 @@ class MeanFieldVI(GaussianPosterior):
         if not 0 < prior_std < math.inf:
             raise SettingError(f"The 'prior_std' of MeanFieldVI must be > 0. Got {prior_std!r} instead.")
         opened, generator = open_model(model, space), seeded(generator)
-        x = opened.rows(X)
-        targets = y if isinstance(y, Tensor) else opened.labels(y)
-        network = opened.network.eval()
+        x = opened.rows(X).cpu()
+        targets = y.cpu() if isinstance(y, Tensor) and y.is_floating_point() else opened.labels(y).cpu()
+        if targets.shape != x.shape[:1]:
+            raise DataError(f"There must be one label per row, {len(x)}. Got labels of shape {tuple(targets.shape)}.")
+        network = copy.deepcopy(opened.network).eval().cpu().float()
         mean = {name: value.detach().clone() for name, value in network.named_parameters()}
         forward = stacked_forward(network, x.dim() - 1)
         center = torch.cat([value.flatten() for value in mean.values()]).requires_grad_()
@@ -80,7 +83,7 @@ class MeanFieldVI(GaussianPosterior):
         settings = training or Training(epochs=200, learning_rate=1e-2, patience=None)
         history = train([center, raw], bound, len(x), settings, generator=generator, label="Variational inference")
         found = {name: value[0] for name, value in unflatten(center.detach()[None], mean).items()}
-        return cls(network, found, F.softplus(raw).detach(), None, opened.space, tuple(history))
+        return cls(network, found, F.softplus(raw).detach(), None, opened.space, opened.classes, tuple(history))
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,24 +113,29 @@ class SWAG(GaussianPosterior):
             space: What a bare network reads.
             generator: None: seed 0.
         """
-        if isinstance(n_snapshots, bool) or not isinstance(n_snapshots, int) or n_snapshots < 2:
-            raise SettingError(f"The 'n_snapshots' of SWAG must be a whole number >= 2. Got {n_snapshots!r} instead.")
+        n_snapshots = whole(n_snapshots, "'n_snapshots' of SWAG", 2)
         opened = open_model(model, space)
-        network, x, labels = opened.network, opened.rows(X), opened.labels(y)
-        start = {name: value.detach()[None] for name, value in network.named_parameters()}
-        snapshots: list[Tensor] = []
+        network = copy.deepcopy(opened.network).cpu().float()
+        x, labels = (part.cpu() for part in opened.pair(X, y))
         base = training or Training()
-        settings = Training(1, base.batch_size, base.learning_rate, base.weight_decay, None, base.clip)
-        rng, everything = seeded(generator), torch.arange(len(x))[None]
-        for _ in range(n_snapshots):
-            start, _history = fit_stacked(
-                network, x, labels, everything, settings, generator=rng, start=start, label="Collecting weights"
-            )
-            snapshots.append(torch.cat([value.flatten() for value in start.values()]))
+        settings = replace(base, epochs=n_snapshots, patience=None)
+        snapshots: list[Tensor] = []
+        fit_stacked(
+            network,
+            x,
+            labels,
+            torch.arange(len(x))[None],
+            settings,
+            generator=seeded(generator),
+            start={name: value.detach()[None] for name, value in network.named_parameters()},
+            on_epoch=lambda _, state: snapshots.append(torch.cat([v.detach().flatten() for v in state.values()])),
+            label="Collecting weights",
+        )
         passed = torch.stack(snapshots)
         center = passed.mean(dim=0)
         away = passed - center
         mean = {name: value[0] for name, value in unflatten(center[None], dict(network.named_parameters())).items()}
         # Half of the covariance from the diagonal, half from the snapshots, as in the paper.
         diagonal = (away.square().mean(dim=0) / 2).sqrt()
-        return cls(network, mean, diagonal, away.T / math.sqrt(2 * (n_snapshots - 1)), opened.space)
+        factor = Factor(away.T / math.sqrt(2 * (n_snapshots - 1)))
+        return cls(network, mean, diagonal, factor, opened.space, opened.classes)

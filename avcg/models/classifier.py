@@ -18,10 +18,10 @@ from avcg.errors import DataError, SettingError
 from avcg.images import ImageSpace
 from avcg.models.fitting import fit_stacked
 from avcg.models.networks import cnn, mlp
-from avcg.models.opened import class_positions
+from avcg.models.opened import as_rows, class_positions
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
-from avcg.training import Epoch, Training
+from avcg.training import Epoch, Training, whole
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -92,27 +92,32 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Train on raw rows and their labels."""
         rows = as_rows(X)
         labels = check_labels(y, len(rows))
-        self.classes_ = np.unique(labels)
-        if len(self.classes_) < 2:
+        classes = np.unique(labels)
+        if len(classes) < 2:
             raise DataError(f"A classifier needs at least two classes. All {len(labels)} labels are {labels[0]!r}.")
-        self.space_ = self._fit_space(rows)
-        self.n_features_in_ = 1 if isinstance(rows, np.ndarray) else rows.shape[1]
-        x, positions = self.space_.encode(rows).to(self.device), class_positions(labels, self.classes_).to(self.device)
-        generator = torch.Generator().manual_seed(self.random_state)
+        space = self._fit_space(rows)
+        network, settings = self._build(space, len(classes)), self.training()
+        x, positions = space.encode(rows), class_positions(labels, classes)
+        generator = torch.Generator().manual_seed(whole(self.random_state, "'random_state' of Classifier", 0))
         chosen, held = split_rows(len(rows), self.validation, generator)
-        state, self.history_ = fit_stacked(
-            self.architecture(),
+        device = _device(self.device)
+        x, positions = x.to(device), positions.to(device)
+        state, history = fit_stacked(
+            network,
             x,
             positions,
             chosen[None],
-            self.training(),
+            settings,
             generator=generator,
             validation=(x[held], positions[held]) if len(held) else None,
             label="Training the classifier",
         )
-        self.network_ = self.architecture()
-        self.network_.load_state_dict({name: value[0].cpu() for name, value in state.items()}, strict=False)
-        self.network_.eval()
+        network.load_state_dict({name: value[0].cpu() for name, value in state.items()}, strict=False)
+        # All at once and last: a fit that failed leaves the classifier as it was.
+        self.classes_, self.space_, self.network_, self.history_ = classes, space, network.eval(), history
+        self.n_features_in_ = int(np.prod(np.shape(rows)[1:]))
+        if not isinstance(rows, np.ndarray):
+            self.feature_names_in_ = np.array(list(rows.columns), object)
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
@@ -129,13 +134,17 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def architecture(self) -> nn.Sequential:
         """A network of this shape with fresh weights."""
-        check_is_fitted(self, "space_")
-        generator, count = torch.Generator().manual_seed(self.random_state), len(self.classes_)
-        shape = self.space_.event_shape
+        check_is_fitted(self)
+        return self._build(self.space_, len(self.classes_))
+
+    def _build(self, space: Space, n_classes: int) -> nn.Sequential:
+        units = [self.hidden] if isinstance(self.hidden, int) else self.hidden
+        hidden = tuple(whole(size, "units in 'hidden' of Classifier", 1) for size in units)
+        generator, shape = torch.Generator().manual_seed(0), space.event_shape
         if len(shape) == 3:
             size = (shape[0], shape[1], shape[2])
-            return cnn(size, count, tuple(self.hidden), dropout=self.dropout, generator=generator)
-        return mlp(shape[0], count, tuple(self.hidden), dropout=self.dropout, generator=generator)
+            return cnn(size, n_classes, hidden, dropout=self.dropout, generator=generator)
+        return mlp(shape[0], n_classes, hidden, dropout=self.dropout, generator=generator)
 
     def training(self) -> Training:
         """How long and how fast."""
@@ -146,13 +155,6 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if isinstance(rows, np.ndarray):
             return ImageSpace.fit(rows)
         return TabularSpace.fit(self.schema or Schema.infer(rows), rows, self.scaling)
-
-
-def as_rows(X: Any) -> Any:
-    """A frame or images as they are; a table of numbers as a frame with columns x0, x1, ..."""
-    if isinstance(X, np.ndarray) and X.ndim == 2:
-        return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
-    return X
 
 
 def check_labels(y: ArrayLike, n_rows: int) -> NDArray[Any]:
@@ -166,10 +168,19 @@ def check_labels(y: ArrayLike, n_rows: int) -> NDArray[Any]:
     return labels
 
 
+def _device(name: str) -> torch.device:
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise SettingError(f"The 'device' of Classifier must be one of PyTorch's, e.g. 'cuda'. Got {name!r}.") from None
+
+
 def split_rows(n_rows: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """(n,) rows to train on, in random order, and those held for validation."""
     if not 0 <= share < 1:
         raise SettingError(f"The 'validation' share must be in [0, 1). Got {share!r} instead.")
     order = torch.randperm(n_rows, generator=generator)
     count = round(share * n_rows)
+    if count >= n_rows:
+        raise SettingError(f"A 'validation' share of {share!r} leaves none of {n_rows} rows to train on.")
     return order[count:], order[:count]

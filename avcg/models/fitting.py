@@ -9,10 +9,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.errors import SettingError
-from avcg.hypotheses.batched import stacked_forward
+from avcg.hypotheses.batched import Forward, stacked_forward
 from avcg.models.networks import draw_state
 from avcg.noise import draw_masks, with_noise
 from avcg.training import Epoch, Training, train
+
+_HELD_ROWS = 512
 
 # From (S, N, C) logits and (S, N) labels to (S,) mean losses.
 StackedLoss = Callable[[Tensor, Tensor], Tensor]
@@ -34,6 +36,7 @@ def fit_stacked(
     start: Mapping[str, Tensor] | None = None,
     validation: tuple[Tensor, Tensor] | None = None,
     loss: StackedLoss = mean_cross_entropy,
+    on_epoch: Callable[[Epoch, Mapping[str, Tensor]], None] | None = None,
     label: str = "Training",
 ) -> tuple[dict[str, Tensor], list[Epoch]]:
     """Train S copies of a network from fresh weights, each on its own rows, all in one pass.
@@ -51,6 +54,7 @@ def fit_stacked(
         start: Weights to begin from, (S, *shape) by name; None: fresh ones.
         validation: Rows and labels for early stopping, per copy.
         loss: From stacked logits and labels to a loss per copy.
+        on_epoch: Called after each pass with its record and the parameters of that moment.
         label: Shown beside the bar on a terminal.
 
     Returns:
@@ -58,8 +62,8 @@ def fit_stacked(
     """
     _refuse_batch_norm(network)
     count, device = len(rows), x.device
-    noisy, sites = with_noise(network.cpu(), x.shape[1:])
-    forward = stacked_forward(noisy.to(device), x.dim() - 1)
+    noisy, sites = with_noise(network, x.shape[1:])
+    forward = stacked_forward(noisy.float().to(device), x.dim() - 1)
     first = draw_state(network, count, generator) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
 
@@ -68,17 +72,29 @@ def fit_stacked(
         masks = {name: mask.to(device) for name, mask in draw_masks(sites, mine.shape, generator).items()}
         return loss(forward(x[mine], {**state, **masks}, count), y[mine]).sum()
 
-    @torch.no_grad()
-    def validate() -> Tensor:
-        assert validation is not None
-        inputs, labels = validation
-        return loss(forward(inputs, state, count), labels.expand(count, *labels.shape))
-
-    check = None if validation is None else validate
     history = train(
-        list(state.values()), batch_loss, rows.shape[1], settings, generator=generator, validate=check, label=label
+        list(state.values()),
+        batch_loss,
+        rows.shape[1],
+        settings,
+        generator=generator,
+        members=count,
+        validate=None if validation is None else lambda: _held_loss(forward, state, count, *validation, loss),
+        on_epoch=None if on_epoch is None else lambda epoch: on_epoch(epoch, state),
+        label=label,
     )
     return {name: value.detach() for name, value in state.items()}, history
+
+
+@torch.no_grad()
+def _held_loss(
+    forward: Forward, state: Mapping[str, Tensor], count: int, x: Tensor, y: Tensor, loss: StackedLoss
+) -> Tensor:
+    """(S,) the loss on rows held back, in chunks that bound memory."""
+    total = torch.zeros(count, device=x.device)
+    for inputs, labels in zip(x.split(_HELD_ROWS), y.split(_HELD_ROWS), strict=True):
+        total += loss(forward(inputs, state, count), labels.expand(count, *labels.shape)) * len(inputs)
+    return total / len(x)
 
 
 def _refuse_batch_norm(network: nn.Module) -> None:

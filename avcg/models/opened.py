@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -49,16 +50,18 @@ class Opened:
         raise SettingError("The shape of the network's inputs is not known. Pass the space it reads.")
 
     def rows(self, X: Any) -> Tensor:
-        """Encoded rows, from a frame, images or an encoded tensor."""
+        """Encoded rows in float32, from a frame, images, a table of numbers or an encoded tensor."""
         if isinstance(X, Tensor):
-            return X
+            return X.float()
         if self.space is None:
             raise SettingError("A bare network reads encoded tensors. Pass a torch tensor, or the space it reads.")
-        return self.space.encode(X)
+        return self.space.encode(as_rows(X))
 
     def labels(self, y: Any) -> Tensor:
-        """Class positions, from labels or positions."""
+        """Class positions, from labels; a tensor is taken to hold positions already."""
         if isinstance(y, Tensor):
+            if y.is_floating_point():
+                raise DataError(f"A tensor of labels holds class positions, whole numbers from 0. Got {y.dtype}.")
             return y.long()
         values = np.asarray(y)
         if self.classes is None:
@@ -66,6 +69,24 @@ class Opened:
                 raise DataError(f"A bare network reads class positions, 0 and up. Got labels such as {values[0]!r}.")
             return torch.as_tensor(values).long()
         return class_positions(values, self.classes)
+
+    def pair(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
+        """Encoded rows and their class positions, one for each.
+
+        Raises:
+            DataError: If their numbers differ.
+        """
+        x, labels = self.rows(X), self.labels(y)
+        if labels.shape != x.shape[:1] or not len(x):
+            raise DataError(f"There must be one label per row, {len(x)}. Got labels of shape {tuple(labels.shape)}.")
+        return x, labels.to(x.device)
+
+
+def as_rows(X: Any) -> Any:
+    """A frame or images as they are; a table of numbers as a frame with columns x0, x1, ..."""
+    if isinstance(X, np.ndarray) and X.ndim == 2:
+        return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
+    return X
 
 
 def class_positions(values: NDArray[Any], classes: NDArray[Any]) -> Tensor:
