@@ -694,6 +694,18 @@ class TestWhatReviewersFound:
         for one, expected in zip(found, members, strict=True):  # and in the order given
             torch.testing.assert_close(one, torch.log_softmax(expected(x), -1), atol=1e-5, rtol=1e-5)
 
+    def test_an_ensemble_of_convolutions_with_batch_norm_is_one_stack(self):
+        members = []
+        for seed in (1, 2, 3):
+            body = cnn((1, 6, 6), 2, (3,), units=4, generator=rng(seed))
+            members.append(nn.Sequential(body[0], nn.BatchNorm2d(3), *list(body)[1:]).eval())
+            members[-1][1].running_mean.add_(0.1 * seed)
+        ensemble = avcg.DeepEnsemble(members)
+        assert isinstance(ensemble.predictors, Stacked)
+        x = rows(4, 1, 6, 6)
+        for one, expected in zip(ensemble.predictors.log_probs(x), members, strict=True):
+            torch.testing.assert_close(one, torch.log_softmax(expected(x), -1), atol=1e-5, rtol=1e-5)
+
     def test_an_ensemble_must_read_one_encoding_and_speak_of_the_same_classes(self, toy_model):
         toy, model = toy_model
         other = avcg.Classifier(hidden=(16,), epochs=1).fit(toy.X.assign(x1=toy.X["x1"] * 9), toy.y)

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avcg.errors import SettingError, enumerate_some
-from avcg.hypotheses.batched import plan_of
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.opened import Model, open_model
 from avcg.noise import output_layer
@@ -128,19 +127,26 @@ class DeepEnsemble(FiniteSet):
             check_same_reading(opened[0].space, other.space, opened[0].classes, other.classes)
         groups: dict[object, list[int]] = {}
         for i, each in enumerate(opened):
-            # Only networks that are their layers and nothing else are surely alike when their layers are.
-            key = repr(each.network) if plan_of(each.network) is not None else i
-            groups.setdefault(key, []).append(i)
+            groups.setdefault(repr(each.network) if _is_its_layers(each.network) else i, []).append(i)
         stacks = []
         for alike in groups.values():
-            states = [dict(opened[i].network.named_parameters()) for i in alike]
+            networks = [opened[i].network for i in alike]
+            states = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in networks]
             together = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
-            stacks.append(Stacked(opened[alike[0]].network, together))
+            stacks.append(Stacked(networks[0], together))
         predictors: Predictors = stacks[0]
         if len(stacks) > 1:
             where = torch.tensor([i for alike in groups.values() for i in alike])
             predictors = Joined(stacks).subset(where.argsort())
         super().__init__(predictors, opened[0].space, opened[0].classes)
+
+
+def _is_its_layers(network: nn.Module) -> bool:
+    """Whether a network is made of PyTorch's own layers alone: then its text says all but its numbers."""
+    return all(
+        type(layer).__module__.startswith("torch.nn.modules") and not layer._forward_hooks
+        for layer in network.modules()
+    )
 
 
 def check_same_reading(
