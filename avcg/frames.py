@@ -31,6 +31,8 @@ from avcg.schema import Kind, Schema
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any
 
+# What pandas calls a column of objects that are all numbers, or gaps.
+_NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
 # A text column with more different values than this names things (people, addresses) rather than sorting them.
 MOST_CATEGORIES = 256
 
@@ -106,16 +108,17 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return "categorical"
     if dtype == nw.Object:
-        present = series.drop_nulls().to_numpy()
-        if all(isinstance(value, (bool, np.bool_)) for value in present) and len(present):
+        found = series.to_numpy()
+        kind = pd.api.types.infer_dtype(found, skipna=True)
+        if kind == "boolean":
             return "boolean"
-        if all(isinstance(value, (int, float, np.number)) for value in present) and len(present):
-            return _number_kind(np.asarray(present, np.float64))
-        if all(isinstance(value, str) for value in present):
+        if kind in _NUMBERS:
+            return _number_kind(numbers(series))
+        if kind in ("string", "empty"):
             return "categorical"
-        found = sorted({type(value).__name__ for value in present})
+        types = sorted({type(value).__name__ for value in series.drop_nulls().to_numpy()})
         raise DataError(
-            f"Column {series.name!r} holds values of type {', '.join(found)}, not texts, numbers or booleans alone."
+            f"Column {series.name!r} holds values of type {', '.join(types)}, not texts, numbers or booleans alone."
             " Convert it, e.g. with .astype(str)."
         )
     raise DataError(
@@ -187,19 +190,17 @@ def numbers(series: nw.Series[Any]) -> Floats:
         values = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
     else:
         found = series.to_numpy()
-        present = ~series.is_null().to_numpy()
-        number = np.fromiter(
-            (isinstance(value, (int, float, np.number)) and not isinstance(value, bool) for value in found),
-            bool,
-            len(found),
-        )
-        if (present & ~number).any():
-            refuse_numbers(series.name, found[present & ~number].tolist())
-        values = np.where(present, found, np.nan).astype(np.float64)
+        if pd.api.types.infer_dtype(found, skipna=True) not in _NUMBERS:
+            refuse_numbers(series.name, [value for value in found if not _is_number(value) and not pd.isna(value)])
+        values = pd.to_numeric(pd.Series(found)).to_numpy(np.float64, na_value=np.nan)
     infinite = np.isinf(values)
     if infinite.any():
         refuse_numbers(series.name, values[infinite].tolist())
     return values
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_allowed: bool) -> Positions:

@@ -95,13 +95,12 @@ def class_positions(values: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     Raises:
         DataError: If a label is none of them.
     """
-    place = {value: i for i, value in enumerate(classes.tolist())}
-    labels = values.tolist()
-    strange = list(dict.fromkeys(value for value in labels if value not in place))
-    if strange:
+    positions = pd.Index(classes).get_indexer(pd.Index(values))
+    strange = pd.unique(pd.Series(values[positions < 0]))
+    if len(strange):
         known = enumerate_some(classes.tolist(), 12)
-        raise DataError(f"The labels {enumerate_some(strange)} are none of the model's classes: {known}.")
-    return torch.tensor([place[value] for value in labels])
+        raise DataError(f"The labels {enumerate_some(strange.tolist())} are none of the model's classes: {known}.")
+    return torch.from_numpy(positions.astype(np.int64))
 
 
 def open_model(model: Model, space: Space | None = None) -> Opened:
