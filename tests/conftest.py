@@ -37,5 +37,9 @@ def _global_state():
 
 
 def pytest_terminal_summary(terminalreporter):
+    for report in terminalreporter.stats.get("passed", []):
+        for key, value in report.user_properties:
+            if key == "say":  # what a test was asked to show, from whichever worker it ran in
+                terminalreporter.write_line(value)
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if "AVCG_DATA" in str(report.longrepr)]
     terminalreporter.write_line(f"{len(skipped)} tests skipped for want of the original data files (set AVCG_DATA)")

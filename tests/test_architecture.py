@@ -19,8 +19,8 @@ ORDER = [
     "errors", "progress", "features", "schema", "wording", "encoding", "links", "freedom", "projection", "frames",
     "space", "images", "risk", "noise", "training", "hypotheses.batched", "hypotheses.predictors", "models.networks",
     "models.opened", "models.fitting", "hypotheses.distributions", "hypotheses.dropout", "hypotheses.rashomon",
-    "hypotheses.laplace", "hypotheses.variational", "models.classifier", "hypotheses.retraining",
-    "hypotheses.multiplicity", "testing", "files", "datasets", "toys", "cli",
+    "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
+    "hypotheses.retraining", "hypotheses.multiplicity", "testing", "files", "datasets", "toys", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording")}

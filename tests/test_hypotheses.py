@@ -402,13 +402,13 @@ def masked(request):
 
 
 class TestRashomon:
-    def test_epsilon_of_the_paper_on_real_data(self, masked, capsys):
+    def test_epsilon_of_the_paper_on_real_data(self, masked, record_property):
         """At 0.8 every mask stays; at 0 only those no worse than the network without dropout."""
         name, model, validation = masked
         wide = avcg.rashomon_set(avcg.MCDropout(model), validation.X, validation.y, epsilon=0.8)
         narrow = avcg.rashomon_set(avcg.MCDropout(model), validation.X, validation.y, epsilon=0.0)
-        with capsys.disabled():
-            print(f"\n{name}, epsilon 0.8: {wide}\n{name}, epsilon 0.0: {narrow}")
+        record_property("say", f"{name}, epsilon 0.8: {wide}")
+        record_property("say", f"{name}, epsilon 0.0: {narrow}")
         assert len(wide) == 50
         assert 1 <= len(narrow) < 40
         assert (narrow.losses[narrow.kept] <= narrow.reference_loss).all()

@@ -16,6 +16,7 @@ from torch import nn
 import avcg
 from avcg import datasets, toys
 from avcg.errors import DataError, SettingError
+from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.fitting import fit_stacked, mean_cross_entropy
 from avcg.models.networks import autoencoder, cnn, conv_autoencoder, draw_state, mlp
 from avcg.training import Training, train
@@ -187,6 +188,48 @@ class TestTraining:
         for s in range(2):
             expected = nn.functional.cross_entropy(logits[s], y[s])
             torch.testing.assert_close(mean_cross_entropy(logits, y)[s], expected)
+
+
+class TestAutoencoders:
+    def test_a_row_fits_its_own_class_best(self):
+        data = datasets.load("breast_cancer")
+        model = avcg.TabularSpace.fit(data.schema, data.X)
+        x, y = model.encode(data.X), torch.tensor((data.y == "benign").astype(int))
+        order = torch.randperm(len(x), generator=rng())
+        train_rows, test_rows = order[:400], order[400:]
+        found = ClassAutoencoders.fit(x[train_rows], y[train_rows], 2)
+        errors = found.errors(x[test_rows])
+        assert errors.shape == (2, 169)
+        assert (errors.argmin(dim=0) == y[test_rows]).float().mean() > 0.8
+        assert found.history[-1].loss < found.history[0].loss
+
+    def test_each_is_what_it_would_be_alone(self):
+        x = torch.randn(40, 3, generator=rng())
+        y = torch.tensor([0] * 30 + [1] * 10)
+        network = autoencoder(3, (2,))
+        both = ClassAutoencoders.fit(x, y, 2, network=network, training=Training(epochs=3, patience=None))
+        expected = (by_hand(network, both.state, 1, x) - x).square().sum(dim=-1)
+        torch.testing.assert_close(both.errors(x)[1], expected)
+
+    def test_pictures_and_gradients(self):
+        x = torch.rand(20, 1, 8, 8, generator=rng()).requires_grad_()
+        y = torch.arange(20) % 3
+        found = ClassAutoencoders.fit(x.detach(), y, 3, training=Training(epochs=2, patience=None))
+        errors = found.errors(x)
+        assert errors.shape == (3, 20)
+        errors.sum().backward()
+        assert x.grad.abs().sum() > 0
+
+    def test_a_class_without_rows_is_refused(self):
+        with pytest.raises(DataError, match="Class 1 of 3 has no row"):
+            ClassAutoencoders.fit(torch.zeros(4, 2), torch.tensor([0, 0, 2, 2]), 3)
+
+
+def by_hand(network, state, c, x):
+    """One member by hand: its parameters loaded into the plain network."""
+    network.load_state_dict({name: value[c] for name, value in state.items()})
+    with torch.no_grad():
+        return network(x)
 
 
 @pytest.fixture(scope="module")

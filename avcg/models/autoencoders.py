@@ -1,0 +1,104 @@
+"""One autoencoder per class, all trained as one: how well a row fits each class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from avcg.errors import DataError
+from avcg.hypotheses.batched import stacked_forward
+from avcg.models.fitting import fit_stacked
+from avcg.models.networks import autoencoder, conv_autoencoder
+from avcg.training import Epoch, Training
+
+_ROWS = 1024  # at a time
+
+
+@dataclass(frozen=True, eq=False)
+class ClassAutoencoders:
+    """C autoencoders of one architecture, each fitted to the rows of one class.
+
+    Attributes:
+        network: The architecture.
+        state: Its parameters by name, (C, *shape).
+        history: One entry per epoch.
+    """
+
+    network: nn.Module
+    state: Mapping[str, Tensor]
+    history: tuple[Epoch, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        n_classes: int,
+        *,
+        network: nn.Module | None = None,
+        training: Training | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Self:
+        """Train them on encoded rows.
+
+        Args:
+            x: (N, *event).
+            y: (N,) class positions.
+            n_classes: C.
+            network: The architecture; None: a small perceptron for rows, convolutions for pictures.
+            training: How long and how fast; None: 100 epochs.
+            generator: None: seed 0.
+
+        Raises:
+            DataError: If a class has no row.
+
+        >>> x = torch.cat([torch.zeros(50, 4), torch.ones(50, 4)])
+        >>> y = torch.arange(100) // 50
+        >>> errors = ClassAutoencoders.fit(x, y, 2).errors(x)
+        >>> bool((errors.argmin(dim=0) == y).all())
+        True
+        """
+        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        if network is None:
+            size = tuple(x.shape[1:])
+            network = autoencoder(size[0]) if len(size) == 1 else conv_autoencoder((size[0], size[1], size[2]))
+        rows = _rows_of_classes(y.cpu(), n_classes, generator)
+        settings = training or Training(patience=None)
+        state, history = fit_stacked(
+            network, x, x, rows, settings, generator=generator, loss=_squared_error, label="Training autoencoders"
+        )
+        return cls(network, state, tuple(history))
+
+    def errors(self, x: Tensor) -> Tensor:
+        """Squared reconstruction error of each row under each class's autoencoder.
+
+        Args:
+            x: (N, *event).
+
+        Returns:
+            (C, N), differentiable in x.
+        """
+        count = len(next(iter(self.state.values())))
+        forward = stacked_forward(self.network.to(x.device), x.dim() - 1)
+        parts = [(forward(part, self.state, count) - part).square().flatten(2).sum(dim=-1) for part in x.split(_ROWS)]
+        return torch.cat(parts, dim=1)
+
+
+def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """(C, N, *event) twice to (C,)."""
+    return (outputs - targets).square().flatten(1).mean(dim=1)
+
+
+def _rows_of_classes(y: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
+    """(C, n) rows of each class, those of smaller classes repeated until all have as many as the largest."""
+    groups = [torch.nonzero(y == c).flatten() for c in range(n_classes)]
+    empty = [c for c, group in enumerate(groups) if not len(group)]
+    if empty:
+        raise DataError(f"Class {empty[0]} of {n_classes} has no row to fit an autoencoder to.")
+    size = max(len(group) for group in groups)
+    shuffled = [group[torch.randperm(len(group), generator=generator)] for group in groups]
+    return torch.stack([group.repeat(-(-size // len(group)))[:size] for group in shuffled])
