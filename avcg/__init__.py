@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from avcg import certificates as certificates
     from avcg import datasets as datasets
     from avcg import errors as errors
     from avcg import risk as risk
@@ -62,6 +63,7 @@ _HOME = {
     "TabularSpace": "avcg.space",
     "Training": "avcg.training",
     "attach_dropout": "avcg.noise",
+    "certificates": "avcg.certificates",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",

@@ -20,7 +20,7 @@ ORDER = [
     "space", "images", "risk", "noise", "training", "hypotheses.batched", "hypotheses.predictors", "models.networks",
     "models.opened", "models.fitting", "hypotheses.distributions", "hypotheses.dropout", "hypotheses.rashomon",
     "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
-    "hypotheses.retraining", "hypotheses.multiplicity", "testing", "files", "datasets", "toys", "cli",
+    "hypotheses.retraining", "hypotheses.multiplicity", "certificates", "testing", "files", "datasets", "toys", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording")}
