@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from avcg.datasets import Dataset
-    from avcg.schema import Schema
 
 app = typer.Typer(
     name="avcg",
@@ -71,8 +70,7 @@ def demo(seed: Seed = 0) -> None:
     console.print(
         f"\n[bold]{datasets.about(data.name)['title']}[/bold]: {len(data)} rows, {len(data.X.columns)} columns\n"
     )
-    assert data.schema is not None
-    console.print(_schema_table(data.schema, title="What each column is, and what may change"))
+    console.print(_schema_table(data, title="What each column is, and what may change"))
     console.print(_split_table(data, seed))
 
 
@@ -106,7 +104,7 @@ def show_dataset(
     console.print(f"\n[bold]{datasets.about(name)['title']}[/bold]: {len(data):,} rows, {what}")
     console.print(f"{data.note}\n")
     if data.schema is not None:
-        console.print(_schema_table(data.schema))
+        console.print(_schema_table(data))
     console.print(_split_table(data, seed))
     console.print(f"Licence: {data.licence}. Cite: {data.citation}", markup=False)
 
@@ -129,10 +127,12 @@ def _table(*columns: str, title: str | None = None) -> Table:
     return table
 
 
-def _schema_table(schema: Schema, title: str | None = None) -> Table:
+def _schema_table(data: Dataset, title: str | None = None) -> Table:
     from rich.text import Text
 
-    rows = schema.describe()
+    schema = data.schema
+    assert schema is not None
+    rows = schema.describe(data.X)
     table = _table(*rows[0], title=title)
     for row in rows:
         table.add_row(*(Text(cell, style="dim" if row["may change"] == "no" else "") for cell in row.values()))

@@ -178,6 +178,13 @@ def read_values(frame: Frame, schema: Schema) -> Values:
     return Values(values, choices)
 
 
+def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
+    """The lowest and the highest number of each numeric column."""
+    values = read_values(frame, schema).numbers
+    lows, highs = np.nanmin(values, axis=0).tolist(), np.nanmax(values, axis=0).tolist()
+    return {f.name: (low, high) for f, low, high in zip(schema.numeric, lows, highs, strict=True)}
+
+
 def numbers(series: nw.Series[Any]) -> Floats:
     """A numeric column as float64, NaN where missing.
 

@@ -29,8 +29,8 @@ class Schema:
     >>> schema = Schema((Continuous("hours", step=1), Categorical("sex", ("f", "m"))))
     >>> print(schema.freeze("sex").between("hours", 10, 60))
     column  what it is             values    may change  cost
-    ------  ---------------------  --------  ----------  ------------------------
-    hours   whole number           10 to 60  yes         1 per standard deviation
+    ------  ---------------------  --------  ----------  ---------------
+    hours   whole number           10 to 60  yes         1 per std. dev.
     sex     category, 2 different  f, m      no          1 per change
     """
 
@@ -218,11 +218,16 @@ class Schema:
         capped = replace(self, max_changes=n)
         return capped if self.max_changes is None else replace(self, max_changes=min(n, self.max_changes))
 
-    def describe(self) -> list[dict[str, str]]:
-        """One row per column, in words fit for people who did not write the code."""
+    def describe(self, X: Any = None) -> list[dict[str, str]]:
+        """One row per column, in words fit for people who did not write the code.
+
+        Args:
+            X: Rows whose lowest and highest numbers are shown where the schema sets no range; None: "as in the data".
+        """
+        from avcg.frames import number_ranges
         from avcg.wording import describe
 
-        return describe(self)
+        return describe(self, {} if X is None else number_ranges(X, self))
 
     def __repr__(self) -> str:
         from avcg.wording import table

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from avcg.features import Categorical, Continuous, Feature
 from avcg.schema import Schema
 
+Seen = Mapping[str, tuple[float, float]]
 
-def describe(schema: Schema) -> list[dict[str, str]]:
-    """One row per column: what it is, which values, whether it may change, what a change costs."""
+
+def describe(schema: Schema, seen: Seen | None = None) -> list[dict[str, str]]:
+    """One row per column: what it is, which values, whether it may change, what a change costs.
+
+    Args:
+        schema: To put in words.
+        seen: Lowest and highest number of columns, where rows are at hand.
+    """
     linked = {name: group for group in schema.links for name in group}
     return [
         {
             "column": feature.name,
             "what it is": _what(feature),
-            "values": _values(feature),
+            "values": _values(feature, (seen or {}).get(feature.name)),
             "may change": _freedom(feature, schema, linked.get(feature.name, (feature.name,))),
             "cost": _cost(feature, linked.get(feature.name, (feature.name,))[0]),
         }
@@ -40,16 +49,21 @@ def _what(feature: Feature) -> str:
     return f"{feature.kind}{gaps}"
 
 
-def _values(feature: Feature) -> str:
+def _values(feature: Feature, seen: tuple[float, float] | None) -> str:
     if isinstance(feature, Continuous):
-        if feature.low is None and feature.high is None:
+        if feature.low is None and feature.high is None and seen is None:
             return "as in the data"
-        low = "lowest in the data" if feature.low is None else f"{feature.low:.10g}"
-        high = "highest in the data" if feature.high is None else f"{feature.high:.10g}"
+        lowest, highest = ("lowest in the data", "highest in the data") if seen is None else map(_figure, seen)
+        low = lowest if feature.low is None else f"{feature.low:.10g}"
+        high = highest if feature.high is None else f"{feature.high:.10g}"
         return f"{low} to {high}"
     if feature.kind == "yes or no":
         return "no, yes"
     return _some(feature.categories, " < " if feature.ordered else ", ")
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) else f"{value:.6g}"
 
 
 def _some(values: tuple[object, ...], separator: str, limit: int = 4) -> str:
@@ -79,7 +93,7 @@ def _cost(feature: Feature, leader: str) -> str:
     prices = []
     if isinstance(feature, Continuous):
         unit = feature.cost_per_unit
-        prices.append("1 per standard deviation" if unit is None else f"{unit:.10g} per unit")
+        prices.append("1 per std. dev." if unit is None else f"{unit:.10g} per unit")
     if feature.cost_per_change or not prices:
         prices.append(f"{feature.cost_per_change:.10g} per change")
     return " + ".join(prices)

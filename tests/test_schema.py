@@ -200,6 +200,11 @@ class TestWords:
             assert words in text
         assert "no, yes" in text
 
+    def test_rows_at_hand_give_the_ranges(self):
+        frame = pd.DataFrame({"age": [20, 61], "pay": [1.25, 3.5], "job": ["a", "b"]})
+        rows = Schema.infer(frame).between("pay", high=3).describe(frame)
+        assert [row["values"] for row in rows] == ["20 to 61", "1.25 to 3", "a, b"]
+
     def test_every_column_has_a_row(self, schema):
         assert [row["column"] for row in schema.describe()] == list(schema)
 
