@@ -7,10 +7,10 @@ SOURCES := avcg tests benchmarks
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test test-all format lint types bench clean
+.PHONY: help setup demo test test-all test-oldest format lint types bench clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -42,6 +42,15 @@ test: setup lint types ## format check, lint, types and the fast tests
 test-all: setup lint types ## the same with the slow tests
 	$(BIN)/pytest -q -n 2
 
+# In an environment of its own, so that the everyday one keeps its pins.
+test-oldest: export PIP_CONSTRAINT := $(CURDIR)/constraints-oldest.txt
+test-oldest: export OMP_NUM_THREADS := 1
+test-oldest: ## the fast tests on the oldest versions that are allowed
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/pip install --quiet torch
+	$(VENV)-oldest/bin/pip install --quiet --editable '.[data]' hypothesis polars pyarrow pytest pytest-xdist
+	$(VENV)-oldest/bin/pytest -q -n 2 -m 'not slow' -p no:cacheprovider
+
 lint: setup
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
@@ -55,7 +64,9 @@ format: setup ## rewrite the sources in the one format
 
 bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py space
+	$(BIN)/python benchmarks/speed.py hypotheses
+	$(BIN)/python benchmarks/speed.py retraining
 
 clean: ## remove what make made
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find avcg tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
