@@ -183,9 +183,7 @@ class ImageSpace:
         if ranges is not None:
             low, high = (torch.as_tensor(np.asarray(side, np.float64)).reshape(-1, 1, 1, 1) for side in ranges)
             if self.dtype == np.uint8:
-                low, high = low.clamp(min=0), high.clamp(max=255)
-            if self.dtype == np.uint8:
-                low, high = low.ceil(), high.floor()
+                low, high = low.ceil().clamp(min=0), high.floor().clamp(max=255)
             low, high = torch.maximum(self.low, low), torch.minimum(self.high, high)
             if not bool((low <= high).all()):
                 raise SchemaError(
