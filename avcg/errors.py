@@ -5,6 +5,7 @@ Each is also the builtin that says the same thing, so ``except ValueError`` work
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from numbers import Integral
 
 
 class AvcgError(Exception):
@@ -62,3 +63,14 @@ def enumerate_some(values: Iterable[object], limit: int = 4) -> str:
     items = list(values)
     shown = ", ".join(repr(item) for item in items[:limit])
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
+
+
+def whole(value: object, what: str, least: int) -> int:
+    """The value as a Python integer, if it is a whole number of some kind and large enough.
+
+    Raises:
+        SettingError: With what it is, the rule and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
+        raise SettingError(f"The {what} must be a whole number >= {least}. Got {value!r} instead.")
+    return int(value)

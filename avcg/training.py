@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError
+from avcg.errors import SettingError, whole
 from avcg.progress import progress
 
 
@@ -163,14 +162,3 @@ def _clip(parameters: Sequence[Tensor], largest: float, members: int) -> None:
     scale = (largest / (torch.stack(squares).sum(dim=0).sqrt() + 1e-12)).clamp(max=1.0)
     for gradient in gradients:
         gradient.mul_(scale.reshape(-1, *[1] * (gradient.dim() - 1)) if members > 1 else scale[0])
-
-
-def whole(value: object, what: str, least: int) -> int:
-    """The value as a Python integer, if it is a whole number of some kind and large enough.
-
-    Raises:
-        SettingError: With what it is, the rule and the value.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise SettingError(f"The {what} must be a whole number >= {least}. Got {value!r} instead.")
-    return int(value)

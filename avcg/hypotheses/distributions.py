@@ -11,12 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from avcg.errors import SettingError, enumerate_some
+from avcg.errors import SettingError, enumerate_some, whole
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.opened import Model, open_model
 from avcg.noise import output_layer
 from avcg.space import Space, TabularSpace
-from avcg.training import whole
 
 
 @runtime_checkable

@@ -14,7 +14,7 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 from torch import Tensor, nn
 
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, SettingError, whole
 from avcg.hypotheses.distributions import FiniteSet, check_count
 from avcg.hypotheses.predictors import Predictors, Stacked, normalised, of_chosen
 from avcg.models.classifier import Classifier, check_labels, split_rows
@@ -22,7 +22,7 @@ from avcg.models.fitting import fit_stacked
 from avcg.models.opened import as_rows, open_model
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
-from avcg.training import Training, whole
+from avcg.training import Training
 
 How = Literal["seed", "bootstrap", "subsample"]
 

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, SettingError, whole
 from avcg.hypotheses.batched import stacked_forward
 from avcg.hypotheses.distributions import Factor, GaussianPosterior, seeded, unflatten
 from avcg.models.fitting import StackedLoss, fit_stacked, mean_cross_entropy
 from avcg.models.opened import Model, open_model
 from avcg.space import Space
-from avcg.training import Epoch, Training, train, whole
+from avcg.training import Epoch, Training, train
 
 
 @dataclass(frozen=True, eq=False)

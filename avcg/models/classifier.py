@@ -14,14 +14,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from avcg.encoding import Scaling
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, SettingError, whole
 from avcg.images import ImageSpace
 from avcg.models.fitting import fit_stacked
 from avcg.models.networks import cnn, mlp
 from avcg.models.opened import as_rows, class_positions
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
-from avcg.training import Epoch, Training, whole
+from avcg.training import Epoch, Training
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
