@@ -178,7 +178,7 @@ class TestTraining:
         network = cnn((1, 6, 6), 2, (4,), units=8, dropout=0.1)
         state, history = fit_stacked(
             network, x, y, torch.arange(40).expand(3, -1), Training(epochs=30, learning_rate=1e-2), generator=rng(),
-            validation=(x, y),
+            held=torch.arange(40).expand(3, -1),
         )  # fmt: skip
         assert state["0.weight"].shape == (3, 4, 1, 3, 3)
         assert min(history[-1].validation) < 0.5 * max(history[0].validation)

@@ -113,15 +113,18 @@ def _networks(
         settings = training or model.training()
     x, labels = opened.pair(X, y)
     x, labels = (x.to(device), labels.to(device)) if isinstance(model, Classifier) else (x, labels)
-    chosen, held = split_rows(len(x), held_share, generator)
+    # Each copy has a split of its own, as a real retrain would: with one for all, copies would stop early or late
+    # together and say too little about the next one.
+    splits = [split_rows(len(x), held_share, generator) for _ in range(n)]
+    held = torch.stack([apart for _, apart in splits])
     state, _ = fit_stacked(
         network,
         x,
         labels,
-        resample(chosen, n, how, share, generator),
+        torch.cat([resample(chosen, 1, how, share, generator) for chosen, _ in splits]),
         settings,
         generator=generator,
-        validation=(x[held], labels[held]) if len(held) else None,
+        held=held if held.shape[1] else None,
         label=f"Training {n} networks",
     )
     home = copy.deepcopy(network).cpu().float()

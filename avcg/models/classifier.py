@@ -24,6 +24,9 @@ from avcg.space import Space, TabularSpace
 from avcg.training import Epoch, Training
 
 
+_ENOUGH_TO_STOP_BY = 50
+
+
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A small neural classifier on raw rows: a multilayer perceptron for tables, a convolutional one for images.
 
@@ -35,7 +38,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         learning_rate: Of Adam.
         weight_decay: Of Adam.
         patience: Epochs without a better validation loss before stopping; None: never.
-        validation: Share of the rows kept for that, in [0, 1).
+        validation: Share of the rows kept for that, in [0, 1). Fewer than 50 rows say too little to stop by: then none
+            are kept, and all epochs are run.
         schema: What the columns are; None: inferred from X.
         scaling: ``"standard"`` or ``"minmax"``.
         device: Where to train.
@@ -109,7 +113,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             chosen[None],
             settings,
             generator=generator,
-            validation=(x[held], positions[held]) if len(held) else None,
+            held=held[None] if len(held) else None,
             label="Training the classifier",
         )
         network.load_state_dict({name: value[0].cpu() for name, value in state.items()}, strict=False)
@@ -183,4 +187,6 @@ def split_rows(n_rows: int, share: float, generator: torch.Generator) -> tuple[T
     count = round(share * n_rows)
     if count >= n_rows:
         raise SettingError(f"A 'validation' share of {share!r} leaves none of {n_rows} rows to train on.")
+    # On twenty rows of bad luck the best epoch is the first: the network kept would be hardly trained at all.
+    count = count if count >= _ENOUGH_TO_STOP_BY else 0
     return order[count:], order[:count]

@@ -34,7 +34,7 @@ def fit_stacked(
     *,
     generator: torch.Generator,
     start: Mapping[str, Tensor] | None = None,
-    validation: tuple[Tensor, Tensor] | None = None,
+    held: Tensor | None = None,
     loss: StackedLoss = mean_cross_entropy,
     on_epoch: Callable[[Epoch, Mapping[str, Tensor]], None] | None = None,
     label: str = "Training",
@@ -52,7 +52,7 @@ def fit_stacked(
         settings: How long and how fast.
         generator: Of weights, order and dropout.
         start: Weights to begin from, (S, *shape) by name; None: fresh ones.
-        validation: Rows and labels for early stopping, per copy.
+        held: (S, m) the rows each copy keeps for early stopping; None: there is none.
         loss: From stacked logits and labels to a loss per copy.
         on_epoch: Called after each pass with its record and the parameters of that moment.
         label: Shown beside the bar on a terminal.
@@ -79,7 +79,7 @@ def fit_stacked(
         settings,
         generator=generator,
         members=count,
-        validate=None if validation is None else lambda: _held_loss(forward, state, count, *validation, loss),
+        validate=None if held is None else lambda: _held_loss(forward, state, x, y, held, loss),
         on_epoch=None if on_epoch is None else lambda epoch: on_epoch(epoch, state),
         label=label,
     )
@@ -88,13 +88,13 @@ def fit_stacked(
 
 @torch.no_grad()
 def _held_loss(
-    forward: Forward, state: Mapping[str, Tensor], count: int, x: Tensor, y: Tensor, loss: StackedLoss
+    forward: Forward, state: Mapping[str, Tensor], x: Tensor, y: Tensor, held: Tensor, loss: StackedLoss
 ) -> Tensor:
-    """(S,) the loss on rows held back, in chunks that bound memory."""
-    total = torch.zeros(count, device=x.device)
-    for inputs, labels in zip(x.split(_HELD_ROWS), y.split(_HELD_ROWS), strict=True):
-        total += loss(forward(inputs, state, count), labels.expand(count, *labels.shape)) * len(inputs)
-    return total / len(x)
+    """(S,) the loss of each copy on the rows it holds back, in chunks that bound memory."""
+    total = torch.zeros(len(held), device=x.device)
+    for part in held.to(x.device).split(_HELD_ROWS, dim=1):
+        total += loss(forward(x[part], state, len(held)), y[part]) * part.shape[1]
+    return total / held.shape[1]
 
 
 def _refuse_batch_norm(network: nn.Module) -> None:
