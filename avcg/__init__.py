@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from avcg import risk as risk
     from avcg import testing as testing
     from avcg import toys as toys
+    from avcg.amortized import AVCG as AVCG
+    from avcg.answers import Counterfactuals as Counterfactuals
+    from avcg.explainer import Explainer as Explainer
     from avcg.features import Categorical as Categorical
     from avcg.features import Continuous as Continuous
     from avcg.hypotheses import multiplicity as multiplicity
@@ -36,16 +39,22 @@ if TYPE_CHECKING:
     from avcg.images import ImageSpace as ImageSpace
     from avcg.models.classifier import Classifier as Classifier
     from avcg.noise import attach_dropout as attach_dropout
+    from avcg.objective import Weights as Weights
+    from avcg.recipe import Recipe as Recipe
+    from avcg.refine import Refinement as Refinement
     from avcg.schema import Schema as Schema
     from avcg.space import Space as Space
     from avcg.space import TabularSpace as TabularSpace
     from avcg.training import Training as Training
 
 _HOME = {
+    "AVCG": "avcg.amortized",
     "Categorical": "avcg.features",
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.features",
+    "Counterfactuals": "avcg.answers",
     "DeepEnsemble": "avcg.hypotheses.distributions",
+    "Explainer": "avcg.explainer",
     "FiniteSet": "avcg.hypotheses.distributions",
     "GaussianPosterior": "avcg.hypotheses.distributions",
     "HypothesisDistribution": "avcg.hypotheses.distributions",
@@ -56,12 +65,15 @@ _HOME = {
     "Mixture": "avcg.hypotheses.distributions",
     "PointMass": "avcg.hypotheses.distributions",
     "Predictors": "avcg.hypotheses.predictors",
+    "Recipe": "avcg.recipe",
+    "Refinement": "avcg.refine",
     "SWAG": "avcg.hypotheses.variational",
     "SampledWeights": "avcg.hypotheses.distributions",
     "Schema": "avcg.schema",
     "Space": "avcg.space",
     "TabularSpace": "avcg.space",
     "Training": "avcg.training",
+    "Weights": "avcg.objective",
     "attach_dropout": "avcg.noise",
     "certificates": "avcg.certificates",
     "datasets": "avcg.datasets",

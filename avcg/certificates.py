@@ -23,7 +23,7 @@ from avcg.hypotheses.predictors import Predictors
 Floats = NDArray[np.float64]
 
 
-def markov(mean: ArrayLike, gamma: float = 0.5) -> Floats:
+def markov(mean: ArrayLike, gamma: ArrayLike = 0.5) -> Floats:
     """Proposition 1: P(f(x') >= gamma) >= 1 - (1 - E f(x')) / (1 - gamma).
 
     Assumes that the next model is drawn from the distribution whose mean this is, and nothing else.
@@ -35,10 +35,10 @@ def markov(mean: ArrayLike, gamma: float = 0.5) -> Floats:
     >>> round(float(markov(0.95)), 6)
     0.9
     """
-    values = _share(mean, "mean")
-    if not 0 < gamma < 1:
+    values, line = _share(mean, "mean"), np.asarray(gamma, np.float64)
+    if not ((line > 0) & (line < 1)).all():
         raise SettingError(f"The 'gamma' of markov must be in (0, 1). Got {gamma!r} instead.")
-    return _clip(1.0 - (1.0 - values) / (1.0 - gamma))
+    return _clip(1.0 - (1.0 - values) / (1.0 - line))
 
 
 def chebyshev(variance: ArrayLike, beta: ArrayLike) -> Floats:
@@ -162,7 +162,12 @@ class Certificate:
 
 
 def certify(
-    hypotheses: Predictors, x: Tensor, target: Tensor, *, confidence: float = 0.95, threshold: float | None = None
+    hypotheses: Predictors,
+    x: Tensor,
+    target: Tensor,
+    *,
+    confidence: float = 0.95,
+    threshold: float | Tensor | None = None,
 ) -> Certificate:
     """Ask fresh hypotheses about encoded answers.
 
@@ -171,7 +176,8 @@ def certify(
         x: (N, *event) the answers, as people receive them.
         target: (N,) the wanted class positions.
         confidence: Of the lower bound, in (0, 1).
-        threshold: Probability of the target from which the decision is for it; None: it is the likeliest class.
+        threshold: Probability of the target from which the decision is for it, one for all or (N,) for each; None: it
+            must be the likeliest class.
 
     Raises:
         SettingError: If the hypotheses have weights, or a parameter cannot be.
@@ -183,19 +189,20 @@ def certify(
         raise SettingError(
             "A certificate counts draws, so hypotheses must have equal weights. Draw them by weight first."
         )
-    if threshold is not None and not 0 < threshold < 1:
+    needed = None if threshold is None else torch.as_tensor(threshold, dtype=x.dtype, device=x.device)
+    if needed is not None and not bool(((needed > 0) & (needed < 1)).all()):
         raise SettingError(f"The 'threshold' of certify must be in (0, 1). Got {threshold!r} instead.")
     if target.shape != x.shape[:1]:
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
     with torch.no_grad():
         probabilities = hypotheses.log_probs(x).exp()
     of_target = probabilities.gather(-1, target.to(x.device).expand(len(weights), -1)[..., None])[..., 0]
-    valid = of_target >= threshold if threshold is not None else probabilities.argmax(dim=-1) == target.to(x.device)
+    valid = of_target >= needed if needed is not None else probabilities.argmax(dim=-1) == target.to(x.device)
     agreeing = valid.sum(dim=0).cpu().numpy()
     mean = of_target.double().mean(dim=0).cpu().numpy().clip(0.0, 1.0)
     variance = of_target.double().var(dim=0, correction=0).cpu().numpy()
     # For more than two classes a target can win below one half; one half is enough for it to win.
-    line = 0.5 if threshold is None else threshold
+    line = 0.5 if needed is None else needed.double().cpu().numpy()
     return Certificate(
         n=len(weights),
         agreeing=agreeing,

@@ -139,6 +139,12 @@ class Freedom:
         cap = None if self.max_changes is None else np.broadcast_to(self.max_changes, rows)
         return replace(self, low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, max_changes=cap)
 
+    def take(self, rows: Positions) -> Freedom:
+        """The arrays of some rows, where each has its own."""
+        cap = None if self.max_changes is None else self.max_changes[rows]
+        names = ("low", "high", "no_fall", "no_rise", "may_enter")
+        return replace(self, max_changes=cap, **{name: getattr(self, name)[rows] for name in names})
+
     def movable(self, encoding: Encoding) -> Flags:
         """(R, features) whether a feature may change at all, whatever its value."""
         free = np.empty((self.rows, len(encoding.schema)), bool)
@@ -172,6 +178,40 @@ def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, paddi
     own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding], -1)
     allowed = moves[blocks + own].reshape(len(here), -1)[:, unpadding]
     return (allowed & may_enter) | (here > 0.5)
+
+
+def random_requests(encoding: Encoding, freedom: Freedom, rows: int, share: float, rng: np.random.Generator) -> Freedom:
+    """What is left under requests of every kind, drawn at random for a share of rows.
+
+    Such a row locks a random part of its features, and half of them also keep some numbers from rising or falling, bar
+    some categories, or limit how many features may change.
+
+    Args:
+        encoding: The codes.
+        freedom: What is allowed to all.
+        rows: B.
+        share: Of rows with a request of their own.
+        rng: Of the draws.
+    """
+    asking = rng.random((rows, 1)) < share
+    more = asking & (rng.random((rows, 1)) < 0.5)
+    n, slots = freedom.low.shape[1], freedom.may_enter.shape[1]
+    locked = asking & (rng.random((rows, len(encoding.schema))) < 0.6 * rng.random((rows, 1)))[:, freedom.unit]
+    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)
+    sizes = [slot.stop - slot.start for slot in encoding.slots]
+    one_way = more & (rng.random((rows, n)) < 0.3)
+    falls = rng.random((rows, n)) < 0.5
+    barred = more & (rng.random((rows, slots)) < 0.3 * rng.random((rows, 1)))
+    caps = np.where((more & (rng.random((rows, 1)) < 0.3))[:, 0], rng.integers(1, 5, rows), len(encoding.schema))
+    return replace(
+        freedom,
+        low=np.repeat(freedom.low, rows, axis=0),
+        high=np.repeat(freedom.high, rows, axis=0),
+        no_fall=freedom.no_fall | locked[:, numeric] | (one_way & falls),
+        no_rise=freedom.no_rise | locked[:, numeric] | (one_way & ~falls),
+        may_enter=freedom.may_enter & ~np.repeat(locked[:, ~numeric], sizes, axis=1) & ~barred,
+        max_changes=caps if freedom.max_changes is None else np.minimum(freedom.max_changes, caps),
+    )
 
 
 def _ranges(encoding: Encoding) -> tuple[Floats, Floats]:

@@ -135,7 +135,21 @@ class ImageSpace:
         inward = rounded if self.dtype == np.uint8 else np.nextafter(rounded, like)
         return np.where(same, like, np.where(over, inward, rounded)).astype(self.dtype)
 
-    def relax(self, raw: Tensor, x: Tensor) -> Tensor:
+    @property
+    def n_gates(self) -> int:
+        """None: pixels change by shades."""
+        return 0
+
+    @property
+    def is_logit(self) -> Tensor:
+        """(1, 1, 1) none is."""
+        return torch.zeros((1, 1, 1), dtype=torch.bool)
+
+    def leeway(self, x: Tensor) -> Tensor:
+        """(B, 1, H, W) 1 where a pixel may change."""
+        return self.may_change.to(x.device, x.dtype).expand(len(x), -1, -1, -1)
+
+    def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
         """Decoder output (..., B, C, H, W) clamped to its bounds; pixels that may not change are the factual's."""
         if tuple(raw.shape[-4:]) != tuple(x.shape) or tuple(x.shape[1:]) != self.size:
             raise DataError(
@@ -159,9 +173,33 @@ class ImageSpace:
             result = torch.where(whole == self._pixels(x).round(), x, codes)
         return result
 
-    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
+    def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Mean absolute change of a pixel, in standard deviations of its channel, (..., B)."""
         return (x_cf - x).abs().mean(dim=(-3, -2, -1))
+
+    def priced(self, x: Tensor) -> Tensor:
+        """(N, C H W) pixels, each with its share of the mean."""
+        return x.flatten(1) / x[0].numel()
+
+    def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002
+        """How many pixels differ, (..., B)."""
+        return (x_cf != x).any(dim=-3).sum(dim=(-2, -1)).to(x.dtype)
+
+    def random_requests(self, rows: int, share: float, rng: np.random.Generator) -> Self:
+        """A share of rows may change only a random rectangle of their picture.
+
+        Args:
+            rows: B.
+            share: Of rows with a request of their own.
+            rng: Of the requests.
+        """
+        inside = np.ones((rows, *self.size[1:]), bool)
+        for axis, size in enumerate(self.size[1:]):
+            ends = np.sort(rng.integers(0, size + 1, (rows, 2)), axis=1)
+            place = np.arange(size)
+            within = (place >= ends[:, :1]) & (place < np.maximum(ends[:, 1:], ends[:, :1] + 1))
+            inside &= np.expand_dims(within, 2 - axis)
+        return self.restrict(vary=inside | (rng.random((rows, 1, 1)) >= share))
 
     def restrict(self, vary: ArrayLike | None = None, ranges: tuple[ArrayLike, ArrayLike] | None = None) -> Self:
         """A narrower space for one request.
@@ -192,6 +230,27 @@ class ImageSpace:
                 )
             space = replace(space, low=low, high=high)
         return space
+
+    def take(self, rows: Tensor) -> Self:
+        """This space for some of the rows it was restricted for."""
+        names = ("low", "high", "may_change")
+        parts = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: part if len(part) == 1 else part[rows.cpu()] for name, part in parts.items()})
+
+    def stuck(self, x: Tensor) -> Tensor:
+        """(B,) pictures that may not change at all."""
+        low, high = self._room(x)
+        return ~(self.may_change.to(x.device) & (low < high)).flatten(1).any(dim=1).expand(len(x))
+
+    def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Every answer with its whole change brought half, a quarter or a tenth back."""
+        back = torch.tensor([0.5, 0.25, 0.1], device=x.device).view(-1, 1, 1, 1, 1)
+        rows = torch.arange(len(x)).repeat(3)
+        here = x.repeat(3, 1, 1, 1)
+        return rows.to(x.device), self.take(rows).project((x_cf + back * (x - x_cf)).flatten(0, 1), here)
+
+    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> None:
+        """Pixels change together: there is no one change to do without."""
 
     def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))

@@ -128,17 +128,21 @@ def _missing(encoding: Encoding, x: Codes) -> Flags:
 def _keep_dearest(encoding: Encoding, freedom: Freedom, result: Codes, x: Codes) -> Codes:
     """Undo all but the allowed number of changes: those that undoing would move the answer least."""
     assert freedom.max_changes is not None
-    starts = [s.start for s in encoding.slices]
-    changed = np.logical_or.reduceat(result != x, starts, axis=-1)
-    worth = np.add.reduceat(charges(encoding, result, x), starts, axis=-1)
-    if freedom.links:
-        to_unit = (freedom.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
-        worth, changed = worth @ to_unit, changed.astype(np.float32) @ to_unit > 0
-    # Unchanged units go last, so that a change that happens to be free is not undone in their favour.
-    order = np.argsort(np.where(changed, -worth, np.inf), axis=-1, kind="stable")
+    worth = unit_charges(encoding, freedom, result, x)
+    order = np.argsort(-worth, axis=-1, kind="stable")
     rank = np.argsort(order, axis=-1, kind="stable")
     kept = np.take(rank < freedom.max_changes[:, None], freedom.unit, axis=-1)
     return np.where(np.repeat(kept, [s.stop - s.start for s in encoding.slices], axis=-1), result, x)
+
+
+def unit_charges(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
+    """(..., B, features) what each unit of change costs, at its leader's place; above 0 wherever something changed."""
+    starts = [s.start for s in encoding.slices]
+    changed = np.logical_or.reduceat(x_cf != x, starts, axis=-1)
+    worth = np.add.reduceat(charges(encoding, x_cf, x), starts, axis=-1)
+    to_unit = (freedom.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
+    # A change that happens to be free is a change all the same.
+    return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
 
 
 def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:

@@ -1,7 +1,7 @@
 """How a set of hypotheses is summed up: log-probabilities of the target (S, ...) and weights (S,) to one value (...).
 
 All are to be maximised. They are ordered: worst case <= CVaR <= expected log-likelihood <= log expected likelihood, and
-the entropic risk lies between the worst case and the mean.
+the entropic risk lies between the worst case and the mean. `Hinge` stands apart: a margin contents it.
 """
 
 from __future__ import annotations
@@ -116,3 +116,48 @@ class CVaR:
         before = mass.cumsum(dim=0) - mass
         taken = (self.share - before).clamp(min=torch.zeros_like(mass), max=mass)
         return (taken * ordered).sum(dim=0) / taken.sum(dim=0)
+
+
+def log_odds(log_p: Tensor) -> Tensor:
+    """The log-odds log p - log(1 - p), exact for small p and finite for p = 1.
+
+    >>> log_odds(torch.tensor([0.5, 0.9]).log())
+    tensor([0.0000, 2.1972])
+    """
+    log_p = log_p.clamp(max=-1e-7)
+    return log_p - torch.log(-torch.expm1(log_p))
+
+
+@dataclass(frozen=True, eq=False)
+class Hinge:
+    """How far the target's log-odds fall short of a margin: minus the mean, and a share of the largest, shortfall.
+
+    Zero once every hypothesis gives the target its margin, so that nothing is paid for going further.
+
+    Attributes:
+        margin: In log-odds; one for all, or a tensor that broadcasts over (...).
+        worst: Weight of the hypothesis least convinced, beside the mean over all.
+
+    >>> Hinge.at(0.9, worst=0.0)(torch.tensor([0.95, 0.5]).log(), torch.tensor([0.5, 0.5]))
+    tensor(-1.0986)
+    """
+
+    margin: float | Tensor = 0.0
+    worst: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.worst < math.inf:
+            raise SettingError(f"The 'worst' of Hinge must be >= 0. Got {self.worst!r} instead.")
+
+    @classmethod
+    def at(cls, probability: float, worst: float = 0.5) -> Hinge:
+        """A margin given as the probability to reach, in (0, 1)."""
+        if not 0 < probability < 1:
+            raise SettingError(f"The 'probability' of Hinge must be in (0, 1). Got {probability!r} instead.")
+        return cls(math.log(probability / (1 - probability)), worst)
+
+    def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
+        """(S, ...), (S,) to (...)."""
+        share = _along(log_p, weights)
+        short = torch.where(share > 0, torch.relu(self.margin - log_odds(log_p)), 0.0)
+        return -((share * short).sum(dim=0) + self.worst * short.amax(dim=0))

@@ -19,10 +19,12 @@ from torch import Tensor
 from avcg import frames
 from avcg.encoding import Encoding, Flags, Scaling, Values
 from avcg.errors import DataError, SchemaError
+from avcg.features import Continuous
 from avcg.frames import Frame
-from avcg.freedom import Freedom, Ranges, Vary, enterable, interval
-from avcg.links import Link, between_knots, leadable, learn_links
-from avcg.projection import changes, project, restore, room, violations
+from avcg.freedom import Freedom, Ranges, Vary, random_requests
+from avcg.links import learn_links
+from avcg.projection import changes, project, restore, room, unit_charges, violations
+from avcg.relaxation import Relaxation
 from avcg.schema import Schema
 
 
@@ -39,14 +41,46 @@ class Space(Protocol):
     def decode(self, x: Tensor, like: Any = None) -> Any:
         """(B, *event) back to user units; cells equal to those of ``like`` stay its own."""
 
-    def relax(self, raw: Tensor, x: Tensor) -> Tensor:
+    @property
+    def n_gates(self) -> int:
+        """How many gates a decoder may have: one for each number that moves by itself; 0 where there is no use."""
+
+    @property
+    def is_logit(self) -> Tensor:
+        """Which codes of a decoder's output are logits of categories; broadcasts over ``*event``."""
+
+    def leeway(self, x: Tensor) -> Tensor:
+        """What each row may change, (B, ...): what a decoder is told of the constraints."""
+
+    def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output (..., B, *event) to a feasible point near it, differentiable; what training sees."""
+
+    def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Answers with a part of their change taken back: (M,) which answer, (M, *event) what is left of it."""
 
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest feasible point, exact; what people and metrics see."""
 
-    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
+    def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """What a change costs, (..., B)."""
+
+    def priced(self, x: Tensor) -> Tensor:
+        """(N, *event) to (N, D) codes whose sum of differences is the distance, but for prices per change."""
+
+    def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+        """How many features change, (..., B)."""
+
+    def random_requests(self, rows: int, share: float, rng: np.random.Generator) -> Self:
+        """This space as a share of rows may ask for it, each with random restrictions of its own."""
+
+    def take(self, rows: Tensor) -> Self:
+        """This space for some of the rows it was restricted for, in the order given."""
+
+    def stuck(self, x: Tensor) -> Tensor:
+        """(B,) rows that may change nothing at all."""
+
+    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
+        """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +171,32 @@ class TabularSpace:
         changed = changes(self.encoding, answers, here)
         return frames.write_values(like, self.encoding, answers, changed, toward=inside)
 
-    def relax(self, raw: Tensor, x: Tensor) -> Tensor:
+    @property
+    def n_gates(self) -> int:
+        """One for each number."""
+        return len(self.encoding.number_at)
+
+    @property
+    def is_logit(self) -> Tensor:
+        """(D,) True for the codes of categories."""
+        return torch.zeros(self.encoding.width, dtype=torch.bool).index_fill(
+            0, torch.from_numpy(self.encoding.slot_at), True
+        )
+
+    def leeway(self, x: Tensor) -> Tensor:
+        """What each row may change, as numbers a decoder can read.
+
+        Args:
+            x: (B, D).
+
+        Returns:
+            (B, 2 n + M + 1): how far each number may fall and rise, from 0 (not at all) to 1 (far); 1 for each category
+            that may be entered or is the row's own; how tight the limit on changes is.
+        """
+        self._check_shapes(x, x)
+        return self._relaxation(x).leeway(x)
+
+    def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output to a point that heeds every limit, differentiably.
 
         Numbers are clamped to where they may go, categories become probabilities over those that may be entered, and
@@ -146,61 +205,15 @@ class TabularSpace:
         Args:
             raw: (..., B, D) codes of numbers, gap flags, and logits of categories.
             x: (B, D) the factuals.
+            gates: (..., B, n) in [0, 1], the share of its way that each number goes; a gap is filled to that share.
+                None: all the way, and gap flags as in ``raw``.
 
         Returns:
             (..., B, D).
         """
         self._check_shapes(raw, x)
         dtype = torch.promote_types(raw.dtype, x.dtype)
-        raw, x = raw.to(dtype), x.to(dtype)
-        parts = self._parts(x)
-        here = x[:, parts.number_at]
-        missing = (x[:, parts.gap_at.clamp(min=0)] > 0.5) & (parts.gap_at >= 0)
-        low, high = interval(torch, here, missing, parts.low, parts.high, parts.no_fall, parts.no_rise)
-        frozen = parts.no_fall & parts.no_rise
-        numbers = torch.minimum(torch.maximum(raw[..., parts.number_at], low), high)
-        numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
-        # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
-        gaps = torch.where(frozen, 1.0, raw[..., parts.gap_at.clamp(min=0)].clamp(0.0, 1.0)) * missing
-        numbers = numbers * (1.0 - gaps)
-
-        entries = self._entries(parts, x, low, high)
-        logits = torch.where(entries, raw[..., parts.slot_at], -torch.inf)
-        padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)[..., parts.padding]
-        shares = torch.softmax(padded, dim=-1).flatten(-2)[..., parts.unpadding] if len(parts.blocks) else logits
-
-        result = torch.cat([numbers, gaps[..., parts.gap_at >= 0], shares], dim=-1)[..., parts.order]
-        for link in parts.links:
-            result = self._follow(link, result, x)
-        return result
-
-    def _entries(self, parts: _Tensors, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """(B, M) the categories each row may be in, links heeded."""
-        here = x[:, parts.slot_at]
-        entries: Tensor = enterable(
-            torch, here, parts.moves, parts.may_enter, parts.blocks, parts.padding, parts.unpadding
-        )
-        for link in parts.links:
-            if link.knots is None:
-                block, span = self.encoding.slices[link.link.leader], link.span
-                barred = torch.zeros_like(x).index_copy(1, parts.slot_at, (~entries).to(x.dtype))
-                mine = leadable(link.link, link.table, link.known, x[:, block], low, high, barred, self.encoding)
-                entries = torch.cat([entries[:, : span.start], mine & entries[:, span], entries[:, span.stop :]], dim=1)
-        return entries
-
-    def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
-        """Put the followers where the leader's present share of each of its values puts them."""
-        leader = self.encoding.slices[link.link.leader]
-        own = x[:, link.columns]
-        if link.knots is None:
-            share, here = result[..., leader], x[:, leader]
-            # Staying keeps the factual's own followers, even where the training rows knew others.
-            codes = share @ link.table + (share * here).sum(-1, keepdim=True) * (own - here @ link.table)
-        else:
-            value = result[..., leader.start].contiguous()
-            codes = between_knots(torch, link.knots, link.table, value)
-            codes = torch.where((value == x[:, leader.start])[..., None], own, codes)
-        return result.index_copy(-1, link.columns, codes)
+        return self._relaxation(x.to(dtype)).relax(raw.to(dtype), x.to(dtype), gates)
 
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest point that breaks no constraint.
@@ -217,7 +230,7 @@ class TabularSpace:
         result = project(self.encoding, self.freedom, codes.reshape(-1, *codes.shape[-2:]), _array(x))
         return torch.from_numpy(result.reshape(codes.shape)).to(x.device, x.dtype)
 
-    def distance(self, x_cf: Tensor, x: Tensor) -> Tensor:
+    def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """What a change costs at the schema's prices, differentiable but for prices per change of numbers.
 
         Filling a gap costs 1 and the price of a change, whatever the number; followers of a link cost nothing.
@@ -225,23 +238,120 @@ class TabularSpace:
         Args:
             x_cf: (..., B, D).
             x: (B, D).
+            gates: (..., B, n) how likely each number is to move; prices per change are then charged in that measure.
 
         Returns:
             (..., B). By default one standard deviation costs 1 and so does one change of category.
         """
         dtype = torch.promote_types(x_cf.dtype, x.dtype)
-        x_cf, x = x_cf.to(dtype), x.to(dtype)
-        parts = self._parts(x)
-        difference = (x_cf - x).abs()
-        moved = difference[..., parts.number_at] > 0
-        if (self.encoding.gap_at >= 0).any():
-            with_gaps = parts.gap_at >= 0
-            gap = parts.gap_at.clamp(min=0)
-            # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
-            both = torch.where(with_gaps, (1 - x_cf[..., gap]) * (1 - x[:, gap]), 1.0)
-            moved = moved | (with_gaps & (difference[..., gap] > 0))
-            difference = difference.index_copy(-1, parts.number_at, difference[..., parts.number_at] * both)
-        return difference @ parts.prices + moved.to(dtype) @ parts.change_prices
+        return self._relaxation(x.to(dtype)).distance(x_cf.to(dtype), x.to(dtype), gates)
+
+    def priced(self, x: Tensor) -> Tensor:
+        """(N, D) codes times what a unit of each costs: for distances between many rows at once."""
+        return x * self._relaxation(x).prices
+
+    def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+        """How many features change, those of a link as one; in expectation for shares of categories and gates.
+
+        Args:
+            x_cf: (..., B, D).
+            x: (B, D).
+            gates: (..., B, n) how likely each number is to move; None: those that differ do.
+
+        Returns:
+            (..., B).
+        """
+        return self._relaxation(x).count_changes(x_cf, x, gates)
+
+    def random_requests(self, rows: int, share: float, rng: np.random.Generator) -> Self:
+        """This space as a share of rows may ask for it: features locked, ranges narrowed, changes limited at random.
+
+        Args:
+            rows: B.
+            share: Of rows with a request of their own.
+            rng: Of the requests.
+        """
+        return replace(self, freedom=random_requests(self.encoding, self.freedom, rows, share, rng))
+
+    def take(self, rows: Tensor) -> Self:
+        """This space for some of the rows it was restricted for.
+
+        Args:
+            rows: (b,) positions, in any order and as often as wanted.
+        """
+        return self if self.freedom.rows == 1 else replace(self, freedom=self.freedom.take(rows.cpu().numpy()))
+
+    def stuck(self, x: Tensor) -> Tensor:
+        """(B,) rows that may change nothing at all."""
+        leeway = self.leeway(x)
+        moves = leeway[:, : 2 * self.n_gates].sum(dim=1) > 0
+        elsewhere = leeway[:, 2 * self.n_gates : -1].sum(dim=1) > len(self.encoding.blocks)
+        cap = self.freedom.max_changes
+        free = torch.ones(1, dtype=torch.bool) if cap is None else torch.from_numpy(np.array(cap > 0))
+        return ~((moves | elsewhere) & free.to(x.device))
+
+    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
+        """This space with one change of each answer locked: what else could be done?
+
+        Args:
+            x_cf: (B, D) answers.
+            x: (B, D) the factuals.
+            rank: Which change, the dearest first from 0. Rows with fewer changes lock nothing.
+        """
+        worth = unit_charges(self.encoding, self.freedom, _array(x_cf), _array(x))
+        order = np.argsort(-worth, axis=1, kind="stable")[:, rank] if rank < worth.shape[1] else None
+        if order is None:
+            return None
+        rows = np.arange(len(x))
+        free = np.ones(worth.shape, bool)
+        free[rows, order] = worth[rows, order] <= 0
+        return self.restrict(vary=free[:, self.freedom.unit])
+
+    def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.
+
+        Args:
+            x_cf: (B, D) feasible answers.
+            x: (B, D) the factuals.
+
+        Returns:
+            (M,) positions of the answers, and (M, D) feasible points.
+        """
+        codes, here = _array(x_cf), _array(x)
+        rows, units = np.nonzero(unit_charges(self.encoding, self.freedom, codes, here) > 0)
+        owner = self.freedom.unit[
+            np.repeat(np.arange(len(self.schema)), [s.stop - s.start for s in self.encoding.slices])
+        ]
+        numeric = np.array([isinstance(feature, Continuous) for feature in self.schema.features])[units]
+        cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
+        answer = np.concatenate([at for at, _, _ in cuts])
+        undone = np.concatenate([(owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
+        point = codes[answer] + undone * (here[answer] - codes[answer])
+        at = torch.from_numpy(answer)
+        return at.to(x.device), self.take(at).project(torch.from_numpy(point), torch.from_numpy(here[answer])).to(
+            x.device
+        )
+
+    def under(self, schema: Schema, X: Frame) -> Self:
+        """The same codes under another schema, which may say otherwise what may change, but not what a column is.
+
+        Args:
+            schema: With the same columns, categories and gaps.
+            X: Rows to learn its links from.
+
+        Raises:
+            SchemaError: If a column is another, since predictors would read it differently.
+        """
+        encoding = replace(self.encoding, schema=schema)
+        different = self.encoding.difference(encoding)
+        if different is not None:
+            raise SchemaError(
+                f"The hypotheses read column {different!r} differently from this schema. Give the schema they were"
+                " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
+            )
+        return replace(
+            self, encoding=encoding, freedom=Freedom.of(encoding, learn_links(encoding, frames.read_values(X, schema)))
+        )
 
     def restrict(
         self,
@@ -291,86 +401,16 @@ class TabularSpace:
         if self.freedom.rows not in (1, rows):
             raise SchemaError(f"This space was restricted for {self.freedom.rows} rows. Got {rows} rows.")
 
-    def _parts(self, x: Tensor) -> _Tensors:
-        """The arrays as tensors where x lives and in its precision, made once for each."""
+    def _relaxation(self, x: Tensor) -> Relaxation:
+        """The constraints as tensors where x lives and in its precision, made once for each."""
         key = (x.device, x.dtype)
         if key not in self._made:
-            self._made[key] = _Tensors.of(self.encoding, self.freedom, x.device, x.dtype)
+            self._made[key] = Relaxation.of(self.encoding, self.freedom, x.device, x.dtype)
         return self._made[key]
 
     @cached_property
-    def _made(self) -> dict[tuple[torch.device, torch.dtype], _Tensors]:
+    def _made(self) -> dict[tuple[torch.device, torch.dtype], Relaxation]:
         return {}
-
-
-@dataclass(frozen=True, eq=False)
-class _LinkTensors:
-    link: Link
-    columns: Tensor
-    table: Tensor
-    known: Tensor
-    knots: Tensor | None
-    span: slice  # the leader's slots, where it is categorical
-
-
-@dataclass(frozen=True, eq=False)
-class _Tensors:
-    """The arrays of an encoding and a freedom that training needs, as tensors."""
-
-    number_at: Tensor
-    gap_at: Tensor
-    slot_at: Tensor
-    low: Tensor
-    high: Tensor
-    no_fall: Tensor
-    no_rise: Tensor
-    may_enter: Tensor
-    moves: Tensor
-    prices: Tensor
-    change_prices: Tensor
-    blocks: Tensor
-    padding: Tensor
-    unpadding: Tensor
-    order: Tensor  # (D,) from numbers, gaps, slots to the order of the codes
-    links: tuple[_LinkTensors, ...]
-
-    @classmethod
-    def of(cls, encoding: Encoding, freedom: Freedom, device: torch.device, dtype: torch.dtype) -> _Tensors:
-        def tensor(array: Any) -> Tensor:
-            value = torch.from_numpy(np.array(array))
-            return value.to(device, dtype if value.is_floating_point() else None)
-
-        produced = np.concatenate([encoding.number_at, encoding.gap_at[encoding.gap_at >= 0], encoding.slot_at])
-        links = [
-            _LinkTensors(
-                link,
-                columns=tensor(link.columns),
-                table=tensor(link.table),
-                known=tensor(link.known),
-                knots=None if link.knots is None else tensor(link.knots),
-                span=slice(0) if link.knots is not None else encoding.slots[encoding.place[link.leader]],
-            )
-            for link in freedom.links
-        ]
-        blocks, padding, unpadding = encoding.padded
-        arrays = {
-            "number_at": encoding.number_at,
-            "gap_at": encoding.gap_at,
-            "slot_at": encoding.slot_at,
-            "low": encoding.scaled(freedom.low),
-            "high": encoding.scaled(freedom.high),
-            "no_fall": freedom.no_fall,
-            "no_rise": freedom.no_rise,
-            "may_enter": freedom.may_enter,
-            "moves": freedom.moves,
-            "prices": encoding.prices,
-            "change_prices": encoding.change_prices,
-            "blocks": blocks,
-            "padding": padding,
-            "unpadding": unpadding,
-            "order": np.argsort(produced),
-        }
-        return cls(links=tuple(links), **{name: tensor(array) for name, array in arrays.items()})
 
 
 def _array(x: Tensor) -> Any:

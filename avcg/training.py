@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class Training:
         weight_decay: Of Adam.
         patience: Stop after so many epochs without a better validation loss; None: never.
         clip: Largest norm of a gradient; None: any.
+        schedule: Of the learning rate: ``"constant"``, or ``"one_cycle"`` up to it and down to nothing.
     """
 
     epochs: int = 100
@@ -32,6 +34,7 @@ class Training:
     weight_decay: float = 0.0
     patience: int | None = 10
     clip: float | None = None
+    schedule: Literal["constant", "one_cycle"] = "constant"
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
@@ -42,6 +45,10 @@ class Training:
             if value is not None and not least < value < math.inf:
                 rule = ">= 0" if name == "weight_decay" else "> 0"
                 raise SettingError(f"The '{name}' of Training must be {rule}. Got {value!r} instead.")
+        if self.schedule not in ("constant", "one_cycle"):
+            raise SettingError(
+                f"The 'schedule' of Training must be 'constant' or 'one_cycle'. Got {self.schedule!r} instead."
+            )
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,13 @@ def train(
         SettingError: If the loss of a member was never a finite number.
     """
     optimizer = torch.optim.Adam(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    schedule = _schedule(optimizer, settings, n_rows)
     best, since = torch.full((members,), torch.inf), 0
     kept = [parameter.detach().clone() for parameter in parameters]
     history: list[Epoch] = []
     with progress(label, settings.epochs) as advance:
         for epoch in range(1, settings.epochs + 1):
-            total = _one_pass(parameters, loss, n_rows, settings, optimizer, generator, members)
+            total = _one_pass(parameters, loss, n_rows, settings, optimizer, schedule, generator, members)
             scores = None if validate is None else validate().detach().cpu()
             if scores is not None:
                 better = scores < best
@@ -128,6 +136,7 @@ def _one_pass(
     n_rows: int,
     settings: Training,
     optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
     generator: torch.Generator,
     members: int,
 ) -> float:
@@ -141,8 +150,19 @@ def _one_pass(
         if settings.clip is not None:
             _clip(parameters, settings.clip, members)
         optimizer.step()
+        schedule.step()
         total = total + value.detach().cpu() * len(batch)
     return float(total)
+
+
+def _schedule(
+    optimizer: torch.optim.Optimizer, settings: Training, n_rows: int
+) -> torch.optim.lr_scheduler.LRScheduler:
+    if settings.schedule == "constant":
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    steps = settings.epochs * math.ceil(n_rows / settings.batch_size)
+    # One step more than there are: the cycle must not end before the training does.
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=steps + 1)
 
 
 def _keep(kept: list[Tensor], parameters: Sequence[Tensor], better: Tensor) -> None:

@@ -54,6 +54,13 @@ def seeded(generator: torch.Generator | None) -> torch.Generator:
     return torch.Generator().manual_seed(0) if generator is None else generator
 
 
+def model_in_force(distribution: object) -> Predictors | None:
+    """The model whose decisions people face: what hypotheses were made around, or a posterior's own centre."""
+    base = getattr(distribution, "base", None)
+    centre = getattr(distribution, "deterministic", None)
+    return base if base is not None or centre is None else centre()
+
+
 @dataclass(frozen=True, eq=False)
 class FiniteSet:
     """A finite set of hypotheses with weights: retrains, ensembles, Rashomon sets.
@@ -62,11 +69,13 @@ class FiniteSet:
         predictors: All of them.
         space: What they read.
         classes: The labels in the order of their probabilities.
+        base: The model in force, around which they were made; None: there is no one such.
     """
 
     predictors: Predictors
     space: Space | None = None
     classes: NDArray[Any] | None = None
+    base: Predictors | None = None
 
     def __len__(self) -> int:
         return len(self.predictors)
@@ -93,7 +102,9 @@ class FiniteSet:
             raise SettingError(f"Setting {n} of {len(self)} hypotheses aside leaves none to train on.")
         order = torch.randperm(len(self), generator=seeded(generator))
         apart, rest = order[:n].sort().values, order[n:].sort().values
-        first, second = (FiniteSet(self.predictors.subset(part), self.space, self.classes) for part in (rest, apart))
+        first, second = (
+            FiniteSet(self.predictors.subset(part), self.space, self.classes, self.base) for part in (rest, apart)
+        )
         return first, second
 
 
@@ -107,7 +118,8 @@ class PointMass(FiniteSet):
 
     def __init__(self, model: Model, space: Space | None = None) -> None:
         opened = open_model(model, space)
-        super().__init__(Stacked(opened.network, {}), opened.space, opened.classes)
+        alone = Stacked(opened.network, {})
+        super().__init__(alone, opened.space, opened.classes, alone)
 
 
 class DeepEnsemble(FiniteSet):
@@ -326,6 +338,11 @@ class Mixture:
     def classes(self) -> NDArray[Any] | None:
         """The labels in the order of their probabilities."""
         return next((part.classes for part in self.components if part.classes is not None), None)
+
+    @property
+    def base(self) -> Predictors | None:
+        """The model in force, of the first component that knows one."""
+        return next((base for part in self.components if (base := model_in_force(part)) is not None), None)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
         """Draws of every component in proportion to its share, with weights that make up for rounding.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count
+from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count, model_in_force
 from avcg.hypotheses.predictors import Loss, Predictors
 from avcg.models.opened import Opened
 
@@ -95,7 +95,15 @@ def rashomon_set(
     members = drawn.subset(kept)
     members.weights = torch.full_like(members.weights, 1.0 / len(kept))
     return RashomonSet(
-        members, space, classes, losses=losses, kept=kept, reference_loss=limit, epsilon=epsilon, rule=rule
+        members,
+        space,
+        classes,
+        model_in_force(candidates),
+        losses=losses,
+        kept=kept,
+        reference_loss=limit,
+        epsilon=epsilon,
+        rule=rule,
     )
 
 

@@ -129,7 +129,7 @@ def _networks(
     )
     home = copy.deepcopy(network).cpu().float()
     stacked = Stacked(home, {name: value.cpu() for name, value in state.items()})
-    return FiniteSet(stacked, opened.space, opened.classes)
+    return FiniteSet(stacked, opened.space, opened.classes, Stacked(opened.network, {}))
 
 
 def _estimators(
@@ -165,7 +165,8 @@ def _estimators(
             " They say nothing about what may change; use how='bootstrap'.",
             stacklevel=3,
         )
-    return FiniteSet(Estimators(fitted, space, classes, X.dtypes), space, classes)
+    base = Estimators([model], space, classes, X.dtypes) if hasattr(model, "classes_") else None
+    return FiniteSet(Estimators(fitted, space, classes, X.dtypes), space, classes, base)
 
 
 def _with_two_classes(labels: Any, n: int, how: How, share: float, generator: torch.Generator) -> Any:

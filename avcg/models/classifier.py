@@ -23,7 +23,6 @@ from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.training import Epoch, Training
 
-
 _ENOUGH_TO_STOP_BY = 50
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -117,18 +116,64 @@ def conv_autoencoder(
     >>> conv_autoencoder((1, 28, 28))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 1, 28, 28])
     """
-    depths = [size[0], *channels]
+    return conv_translator(size, size[0], channels, generator=generator)
+
+
+def conv_translator(
+    size: Size, n_outputs: int, channels: Sequence[int] = (32, 64), *, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """Maps to maps of the same height and width, through a narrower middle.
+
+    Args:
+        size: (channels, height, width) of what goes in.
+        n_outputs: Channels of what comes out.
+        channels: Of each convolution on the way down; the way up mirrors them.
+        generator: Of the first weights; None: seed 0.
+
+    >>> conv_translator((5, 28, 28), 1)(torch.zeros(2, 5, 28, 28)).shape
+    torch.Size([2, 1, 28, 28])
+    """
     layers: list[nn.Module] = []
-    for before, after in pairwise(depths):
-        layers += [skip_init(nn.Conv2d, before, after, 3, stride=2, padding=1), nn.ReLU()]
+    depth, sizes = size[0], [size[1:]]
+    for filters in channels:
+        layers += [skip_init(nn.Conv2d, depth, filters, 3, stride=2, padding=1), nn.ReLU()]
+        depth = filters
+        sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
+    return initialise(nn.Sequential(*layers, *_way_up(depth, n_outputs, channels, sizes)), generator)
+
+
+def conv_painter(
+    n_inputs: int, size: Size, channels: Sequence[int] = (32, 64), *, generator: torch.Generator | None = None
+) -> nn.Sequential:
+    """A vector to a picture.
+
+    Args:
+        n_inputs: Of the vector.
+        size: (channels, height, width) of the picture.
+        channels: Of the maps, from the last to the first.
+        generator: Of the first weights; None: seed 0.
+
+    >>> conv_painter(12, (3, 32, 32))(torch.zeros(2, 12)).shape
+    torch.Size([2, 3, 32, 32])
+    """
     sizes = [size[1:]]
     for _ in channels:
         sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
-    for i in reversed(range(len(channels))):
-        layers += [nn.Upsample(size=sizes[i]), skip_init(nn.Conv2d, depths[i + 1], depths[i], 3, padding=1)]
-        if i:
+    first = (channels[-1], *sizes[-1])
+    layers = [skip_init(nn.Linear, n_inputs, math.prod(first)), nn.ReLU(), nn.Unflatten(1, first)]
+    return initialise(nn.Sequential(*layers, *_way_up(channels[-1], size[0], channels, sizes)), generator)
+
+
+def _way_up(depth: int, n_outputs: int, channels: Sequence[int], sizes: Sequence[tuple[int, ...]]) -> list[nn.Module]:
+    """From the smallest maps back to full size, mirroring ``channels``."""
+    layers: list[nn.Module] = []
+    after = [*reversed(channels[:-1]), n_outputs]
+    for i, filters in enumerate(after):
+        layers += [nn.Upsample(size=sizes[len(channels) - 1 - i]), skip_init(nn.Conv2d, depth, filters, 3, padding=1)]
+        if i < len(after) - 1:
             layers.append(nn.ReLU())
-    return initialise(nn.Sequential(*layers), generator)
+        depth = filters
+    return layers
 
 
 def _check_dropout(dropout: float) -> None:

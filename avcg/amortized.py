@@ -1,0 +1,428 @@
+"""AVCG: one generator, trained against a distribution of predictors, that answers in a single pass."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from sklearn.base import clone
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from avcg.decisions import Decider
+from avcg.errors import DataError
+from avcg.explainer import Explainer, Question, choose, take_rows
+from avcg.generator import DiagonalNormal, Generator, Request
+from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
+from avcg.models.opened import Model, as_rows
+from avcg.objective import Draws, objective
+from avcg.plausibility import Bank
+from avcg.recipe import Recipe, draw_targets, fit_generator
+from avcg.refine import Deadline, Refinement, Score, descend
+from avcg.risk import Hinge
+from avcg.schema import Schema
+
+# Rows kept from training to choose the margin by, and how many margins are tried.
+_HELD_SHARE, _HELD_LEAST, _HELD_MOST, _MARGINS = 0.15, 60, 1000, 25
+# Answers that are not accepted are tried again: with more margin, and from other latents.
+_HARDER = (0.0, 0.7, 1.5, 3.0)
+_RETRY_LATENTS = 3
+_LATENTS_EACH = 2  # drawn for each of n answers
+_REFUSED = 1e5  # no price reaches this; a refusal costs more
+_A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
+# Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
+_COLLAPSED, _ACTIVE = 0.1, 0.01
+_WATCHED = 256  # rows looked at after each epoch
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How the margin was chosen, on rows and by hypotheses that were not trained on.
+
+    Attributes:
+        margin: Log-odds beyond the decision's line that the generator is asked for.
+        met: Whether the promise held at that margin.
+        survival: The share of (row, hypothesis) pairs that agreed at it.
+        frontier: By margin: survival, validity, distance and changes.
+        n_rows: Rows it was measured on.
+        n_hypotheses: Hypotheses it was measured by.
+    """
+
+    margin: float
+    met: bool
+    survival: float
+    frontier: pd.DataFrame
+    n_rows: int
+    n_hypotheses: int
+
+
+class AVCG(Explainer):
+    """The amortized variational counterfactual generator.
+
+    Args:
+        hypotheses: The plausible predictors: retrains, MCDropout, a Rashomon set, ...
+        schema: What may change; None: as the hypotheses' own.
+        model: The model whose decision counts; None: the one the hypotheses were made around, or their mean.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        survival: The share of models promised to agree with an answer. The margin is chosen so that it holds on rows
+            and hypotheses that were not trained on; a warning says when it cannot.
+        recipe: How the generator is built and trained; None: the default. See `AVCG.paper`.
+        n_fresh: Hypotheses set aside for certificates; None: a quarter of a finite set, or 50 draws.
+        device: Where to train and answer.
+        random_state: Seed.
+
+    Attributes:
+        generator_: The two networks.
+        calibration_: How the margin was chosen, with the frontier of survival against distance.
+        diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
+
+    >>> from avcg import toys, Classifier, retrains
+    >>> loans = toys.loans(n=400)
+    >>> model = Classifier(hidden=(16,), epochs=30).fit(loans.X, loans.y)
+    >>> recourse = AVCG(retrains(model, loans.X, loans.y, n=8), recipe=Recipe(steps=300)).fit(loans.X)
+    >>> denied = loans.X[model.predict(loans.X) == model.classes_[0]].head(2)
+    >>> answers = recourse.generate(denied)
+    >>> bool((answers.frame.columns == denied.columns).all())
+    True
+    """
+
+    generator_: Generator
+    calibration_: Calibration
+    diagnostics_: pd.DataFrame
+
+    def __init__(
+        self,
+        hypotheses: HypothesisDistribution,
+        schema: Schema | None = None,
+        *,
+        model: Model | None = None,
+        threshold: float | None = None,
+        survival: float = 0.99,
+        recipe: Recipe | None = None,
+        n_fresh: int | None = None,
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_fresh=n_fresh,
+            random_state=random_state,
+        )  # fmt: skip
+        self.recipe = recipe
+        self.device = device
+
+    @classmethod
+    def paper(
+        cls,
+        hypotheses: HypothesisDistribution,
+        schema: Schema | None = None,
+        *,
+        proximity: float = 5.0,
+        random_state: int = 0,
+    ) -> Self:
+        """The paper's configuration; see `Recipe.paper`.
+
+        Args:
+            hypotheses: As in the class; AVCG-B with MCDropout, AVCG-R with a Rashomon set.
+            schema: What may change.
+            proximity: λ.
+            random_state: Seed.
+        """
+        return cls(hypotheses, schema, recipe=Recipe.paper(proximity), random_state=random_state)
+
+    def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
+        recipe = self.recipe or Recipe()
+        held, chosen = _hold_back(len(x), rng)
+        latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
+        self.generator_ = Generator(
+            self.space_,
+            len(self.classes_),
+            decoder=recipe.decoder,
+            n_latent=latent,
+            encoder=recipe.encoder,
+            layers=recipe.layers,
+            generator=rng,
+        )
+        labels = None if y is None else y[chosen]
+        self.bank_ = Bank.robust(self.teachers_, x[chosen], labels, recipe.bank, rng)
+        self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
+
+    def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
+        """Train some parameters, look at each epoch, and choose the margin."""
+        device = torch.device(self.device)
+        self.generator_.requires_grad_(False)
+        for parameter in trained:
+            parameter.requires_grad_(True)
+        self.generator_.to(device)
+        watched = self._held_question(held[:_WATCHED], rng)
+        seen: list[dict[str, float]] = []
+        fit_generator(
+            self.generator_,
+            self.space_,
+            x.to(device),
+            self.roles_.teachers,
+            Decider(self.decider_.predictors.to(device), self.threshold),
+            recipe,
+            self.bank_.to(device) if recipe.weights.plausibility else None,
+            rng,
+            on_epoch=lambda epoch: seen.append({"epoch": epoch.epoch, "loss": epoch.loss, **self._diagnose(watched)}),
+        )
+        self.generator_.requires_grad_(False).eval()
+        self.diagnostics_ = pd.DataFrame(seen).set_index("epoch")
+        self._warn_of_collapse()
+        self.calibration_ = self._calibrate(self._held_question(held, rng), recipe)
+
+    def _held_question(self, held: Tensor, rng: torch.Generator) -> Question:
+        """Rows that were not trained on, each asking for another class than it has."""
+        current = self.decider_.decide(self.decider_.probabilities(held))
+        target = draw_targets(current, len(self.classes_), "other", rng)
+        return self._question(held, target, self.space_, 1, None)
+
+    @torch.no_grad()
+    def _diagnose(self, question: Question) -> dict[str, float]:
+        """What can be seen of a collapse: KL, units in use, how much people's answers differ, how much is changed."""
+        request = self._request(question, torch.ones(len(question.x)))
+        posterior = self.generator_.posterior(request)
+        answers = self._pass(question, request.margin)[0]
+        changed = self.space_.count_changes(answers, question.x).mean()
+        return {
+            "kl": float(posterior.kl().mean()),
+            "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
+            "personalisation": personalisation(answers, question.x, question.target),
+            "changes": float(changed),
+        }
+
+    def _warn_of_collapse(self) -> None:
+        last = self.diagnostics_.iloc[-1]
+        if last["personalisation"] < _COLLAPSED:
+            warnings.warn(
+                "AVCG: the generator sends everyone to nearly one profile: answers differ"
+                f" {last['personalisation']:.0%} as much as the rows they answer. Use decoder='residual', or raise the"
+                " weight of proximity.",
+                stacklevel=4,
+            )
+
+    def _calibrate(self, question: Question, recipe: Recipe) -> Calibration:
+        """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
+        low, high = recipe.margins
+        margins = torch.linspace(low, high, _MARGINS if recipe.risk is None else 1)
+        tuning, rows = self.roles_.tuning, list[dict[str, float]]()
+        for margin in margins.tolist():
+            answers = self._accepted(question, self._line(question) + margin)
+            valid = self.decider_.valid(self.decider_.probabilities(answers), question.target)
+            rows.append(
+                {
+                    "margin": margin,
+                    "survival": float(self.decider_.agreement(tuning, answers, question.target).mean()),
+                    "validity": float(valid.float().mean()),
+                    "distance": float(self.space_.distance(answers, question.x).mean()),
+                    "changes": float(self.space_.count_changes(answers, question.x).mean()),
+                }
+            )
+        frontier = pd.DataFrame(rows).set_index("margin")
+        holds = (frontier[["survival", "validity"]].min(axis=1) >= self.survival).to_numpy()
+        chosen = int(holds.argmax() if holds.any() else frontier["survival"].to_numpy().argmax())
+        found = Calibration(
+            margin=float(margins[chosen]),
+            met=bool(holds.any()),
+            survival=float(rows[chosen]["survival"]),
+            frontier=frontier,
+            n_rows=len(question.x),
+            n_hypotheses=len(tuning),
+        )
+        if not found.met:
+            warnings.warn(
+                f"AVCG: survival={self.survival} could not be met: at best {found.survival:.3f} of {found.n_hypotheses}"
+                f" hypotheses agree on {found.n_rows} rows that were not trained on. See calibration_.frontier; train"
+                " longer, let more features change, or lower the promise.",
+                stacklevel=5,
+            )
+        return found
+
+    def _line(self, question: Question) -> Tensor:
+        return self.decider_.log_odds_at_line(question.target)
+
+    def _request(self, question: Question, margin: Tensor) -> Request:
+        device = torch.device(self.device)
+        parts = (question.x, question.target, question.space.leeway(question.x), margin)
+        return Request(*(part.to(device) for part in parts))
+
+    @torch.no_grad()
+    def _pass(self, question: Question, margin: Tensor, noise: Tensor | None = None) -> Tensor:
+        """One forward pass: (K, B, *event) feasible answers, at the posterior mean where there is no noise (K, L)."""
+        request = self._request(question, margin)
+        posterior = self.generator_.posterior(request)
+        shifts = torch.zeros(1, self.generator_.n_latent) if noise is None else noise
+        return self._settle(question, request, posterior.sample(shifts[:, None].to(request.x.device)))
+
+    def _settle(self, question: Question, request: Request, z: Tensor) -> Tensor:
+        """(K, B, L) latents to feasible answers."""
+        proposal = self.generator_(request, z)
+        raw = proposal.raw.cpu()
+        gates = None if proposal.gates is None else (proposal.gates > 0).to(raw.dtype).cpu()
+        return question.space.project(question.space.relax(raw, question.x, gates), question.x)
+
+    def _accepted(self, question: Question, margin: Tensor) -> Tensor:
+        """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
+        answers = self._pass(question, margin)[0]
+        refused = torch.nonzero(self._costs(question, answers[None])[0] >= _REFUSED).flatten()
+        if len(refused):
+            some, noise = question.take(refused), self._noise(_RETRY_LATENTS)
+            tried = torch.cat([self._pass(some, margin[refused] + more, noise) for more in _HARDER])
+            tried = torch.cat([answers[refused][None], tried])
+            answers[refused] = choose(some.space, tried, self._costs(some, tried), 1)[0]
+        return answers
+
+    def _noise(self, count: int) -> Tensor:
+        """(count, L) the same for every row and call, so that an answer does not depend on its neighbours."""
+        rng = torch.Generator().manual_seed(self.random_state)
+        return torch.randn(count, self.generator_.n_latent, generator=rng)
+
+    def _candidates(self, question: Question) -> Tensor:
+        """(K, B, *event) the first answer, and for more: other latents, and doing without each of its changes."""
+        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        first = self._accepted(question, margin)
+        if question.n == 1:
+            return first[None]
+        more = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
+        for rank in range(question.n):
+            narrower = question.space.without(first, question.x, rank)
+            if narrower is not None:
+                without = Question(question.x, question.target, narrower, 1, question.least_log_odds)
+                more.append(self._accepted(without, margin)[None])
+        return torch.cat(more)
+
+    def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
+        """Gradient steps on the latent posterior where asked for, then what every method does."""
+        if effort.steps:
+            moved = self._descended(question, effort, deadline)
+            both = torch.cat([answers, moved[None]])
+            answers = choose(question.space, both, self._costs(question, both), question.n)
+        return super()._refined(question, answers, effort, deadline)
+
+    def _descended(self, question: Question, effort: Refinement, deadline: Deadline) -> Tensor:
+        """(B, *event) answers at the posterior mean after gradient steps on it."""
+        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        request = self._request(question, margin)
+        score = self._scorer(question, request, 1, torch.Generator().manual_seed(self.random_state))
+        with torch.no_grad():
+            start = self.generator_.posterior(request)
+        found = descend(start, score, effort.steps, effort.learning_rate, deadline)
+        with torch.no_grad():
+            return self._settle(question, request, found.mean[None])[0]
+
+    def _scorer(self, question: Question, request: Request, n_latents: int, rng: torch.Generator) -> Score:
+        """G as a function of the posterior, with its noise held fixed."""
+        recipe = self.recipe or Recipe()
+        draws = Draws.draw(
+            self.generator_, question.space, n_latents, request.x, rng, hard=recipe.temperature is not None
+        )
+        predictors = self.teachers_.to(request.x.device)
+        temperature = None if recipe.temperature is None else recipe.temperature[1]
+        bank = self.bank_.to(request.x.device) if recipe.weights.plausibility else None
+
+        def score(posterior: DiagonalNormal) -> Tensor:
+            risk = recipe.risk or Hinge(request.margin, recipe.worst)
+            terms = objective(
+                self.generator_, question.space, request, posterior, predictors, draws, risk,
+                temperature=temperature, distance=recipe.distance, plausibility=bank, apart=recipe.apart,
+            )  # fmt: skip
+            return terms.total(recipe.weights)
+
+        return score
+
+    def amortization_gap(
+        self, X: Any, target: Any = None, *, steps: int = 100, n_latents: int = 20, learning_rate: float = 0.05
+    ) -> pd.DataFrame:
+        """What a single pass gives away: G under the encoder's posterior less G under the best posterior found.
+
+        Both are measured with the same noise, which is not the noise the search for the best one used.
+
+        Args:
+            X: Rows in user units.
+            target: As in `generate`.
+            steps: Of gradient descent on each row's (mean, log variance).
+            n_latents: Noise for the search, and as much for the measure.
+            learning_rate: Of the descent.
+
+        Returns:
+            Columns ``encoder``, ``refined`` and ``gap`` = encoder - refined, by row.
+        """
+        check_is_fitted(self)
+        rows = as_rows(X)
+        x = self.space_.encode(rows)
+        wanted, _ = self._targets(target, self.decider_.decide(self.decider_.probabilities(x)))
+        question = self._question(x, wanted, self.space_, 1, None)
+        request = self._request(question, self._line(question) + self.calibration_.margin)
+        search, measure = (
+            self._scorer(question, request, n_latents, torch.Generator().manual_seed(self.random_state + i))
+            for i in (1, 2)
+        )
+        with torch.no_grad():
+            start = self.generator_.posterior(request)
+        best = descend(start, search, steps, learning_rate, Deadline())
+        with torch.no_grad():
+            found = {name: measure(each).cpu().numpy() for name, each in (("encoder", start), ("refined", best))}
+        index = rows.index if isinstance(rows, pd.DataFrame) else None
+        return pd.DataFrame(found, index=index).assign(gap=found["encoder"] - found["refined"])
+
+    def refit(
+        self, hypotheses: HypothesisDistribution, X: Any, *, steps: int = 500, only_encoder: bool = False
+    ) -> Self:
+        """A generator for new hypotheses, trained on from this one instead of from the start.
+
+        Args:
+            hypotheses: The new ones, over the same columns and classes.
+            X: Training rows.
+            steps: Of training.
+            only_encoder: Whether to keep the decoder and refresh the encoder alone, on the half of the rows where the
+                amortization gap has become largest.
+
+        Returns:
+            A new explainer; this one stays as it is.
+        """
+        check_is_fitted(self)
+        recipe = replace(self.recipe or Recipe(), steps=steps, warm_up=0.0)
+        check_same_reading(self.hypotheses.space, hypotheses.space, self.classes_, hypotheses.classes)
+        renewed = clone(self, safe=False).set_params(hypotheses=hypotheses)
+        rng, rows, x, _ = renewed._prepare(X, None)
+        renewed.generator_ = copy.deepcopy(self.generator_)
+        renewed.bank_ = Bank.robust(renewed.teachers_, x, None, recipe.bank, rng)
+        renewed.calibration_ = self.calibration_
+        held, chosen = _hold_back(len(x), rng)
+        trained = renewed.generator_.encoder if only_encoder else renewed.generator_
+        if only_encoder:
+            gaps = torch.from_numpy(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())
+            chosen = chosen[gaps.argsort(descending=True)[: -(-len(chosen) // 2)]]
+        renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
+        return renewed
+
+
+def personalisation(answers: Tensor, x: Tensor, target: Tensor) -> float:
+    """The spread of answers over the spread of the rows they answer, among rows with one target: 0 for one profile.
+
+    Args:
+        answers: (B, *event).
+        x: (B, *event).
+        target: (B,).
+    """
+    shares, total = 0.0, 0
+    for label in target.unique().tolist():
+        mine = target == label
+        if int(mine.sum()) > 1:
+            spread = answers[mine].flatten(1).std(dim=0).sum() / x[mine].flatten(1).std(dim=0).sum().clamp(min=1e-9)
+            shares, total = shares + float(spread) * int(mine.sum()), total + int(mine.sum())
+    return shares / total if total else 1.0
+
+
+def _hold_back(n_rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of rows to choose the margin by, and of those to train on."""
+    if n_rows < 2:
+        raise DataError(f"A generator needs at least two rows to train on. Got {n_rows}.")
+    order = torch.randperm(n_rows, generator=rng)
+    count = min(max(round(_HELD_SHARE * n_rows), min(_HELD_LEAST, n_rows // 3), 1), _HELD_MOST)
+    return order[:count], order[count:]

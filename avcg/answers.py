@@ -1,0 +1,329 @@
+"""What people receive: for every row an answer, or the reason why there is none."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from avcg.certificates import Certificate, Floats
+from avcg.encoding import Flags, is_gap
+from avcg.errors import DataError
+
+Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
+
+MEANING: Mapping[str, str] = {
+    "ok": "the decision flips, and the promised share of set-aside models agrees",
+    "already_target": "the decision is already the one asked for; nothing is changed",
+    "infeasible": "nothing that may change is left; nothing is changed",
+    "not_valid": "the best change found does not flip the decision",
+    "not_robust": "the decision flips, but fewer set-aside models agree than promised",
+}
+
+_FORMAT, _VERSION = "avcg.counterfactuals", 1
+_SHOWN_ROWS, _SHOWN_CHANGES = 6, 4
+
+
+@dataclass(frozen=True)
+class Option:
+    """One answer to one row.
+
+    Attributes:
+        status: One of `MEANING`.
+        changes: By column, what it was and what it becomes.
+        probability: Of the target under the model in force, if the change is made.
+        distance: What the change costs.
+        agreeing: Of the set-aside models; None where there are none.
+        lower_bound: On the share of all models that would agree; None likewise.
+    """
+
+    status: str
+    changes: Mapping[str, tuple[Any, Any]]
+    probability: float
+    distance: float
+    agreeing: int | None
+    lower_bound: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answers to one row.
+
+    Attributes:
+        index: Its label in the user's frame, or its position.
+        target: The decision asked for.
+        options: One or more, the best first.
+    """
+
+    index: Any
+    target: Any
+    options: tuple[Option, ...]
+
+    @property
+    def status(self) -> str:
+        """Of the best answer."""
+        return self.options[0].status
+
+    @property
+    def changes(self) -> Mapping[str, tuple[Any, Any]]:
+        """Of the best answer."""
+        return self.options[0].changes
+
+
+@dataclass(frozen=True, eq=False)
+class Counterfactuals:
+    """Answers for B rows, n each: N = B n, all answers of a row one after the other.
+
+    Attributes:
+        factuals: The B rows as they came.
+        answers: The N answers, columns and dtypes as in the factuals. Rows without an answer keep their own values;
+            those not valid or not robust have the best found.
+        n: Answers a row.
+        target: (B,) the decisions asked for.
+        statuses: (N,) one of `MEANING`.
+        probability: (N,) of the target under the model in force, for the answer.
+        probability_before: (B,) the same for the factual.
+        distance: (N,) what the change costs at the schema's prices.
+        changed: (N, features) which cells differ; None for images.
+        certificate: What the set-aside models say; None where there are none.
+        survival: The share of models that was promised.
+    """
+
+    factuals: Any
+    answers: Any
+    n: int
+    target: NDArray[Any]
+    statuses: NDArray[np.str_]
+    probability: Floats
+    probability_before: Floats
+    distance: Floats
+    changed: Flags | None
+    certificate: Certificate | None
+    survival: float
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def index(self) -> pd.Index[Any]:
+        """Of the N answers: the user's own for one answer a row, (row, answer) for more."""
+        own = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else pd.RangeIndex(len(self))
+        if self.n == 1:
+            return own
+        name = own.name if own.name is not None else "row"
+        arrays = [own.repeat(self.n), np.tile(np.arange(self.n), len(self))]
+        return pd.MultiIndex.from_arrays(arrays, names=[name, "answer"])
+
+    @property
+    def frame(self) -> Any:
+        """The answers as the rows came: same columns and dtypes; see `index` for more than one answer a row."""
+        return self.answers.set_axis(self.index) if isinstance(self.answers, pd.DataFrame) else self.answers
+
+    @property
+    def status(self) -> pd.Series[Any]:
+        """One for each answer."""
+        return pd.Series(self.statuses, index=self.index, name="status")
+
+    def changes(self) -> pd.DataFrame:
+        """Only what differs: one line for each changed cell, with what it was and what it becomes.
+
+        Returns:
+            Columns ``column``, ``before`` and ``after`` (as the user's values) under the index of the answers.
+        """
+        if self.changed is None:
+            raise DataError("Images have no columns to list. Look at .frame beside the factuals.")
+        at, columns = np.nonzero(self.changed)
+        names = self._names
+        before, after = self._cells(self.factuals), self._cells(self.answers)
+        return pd.DataFrame(
+            {
+                "column": [names[j] for j in columns],
+                "before": pd.Series([before[j][i // self.n] for i, j in zip(at, columns, strict=True)], dtype=object),
+                "after": pd.Series([after[j][i] for i, j in zip(at, columns, strict=True)], dtype=object),
+            }
+        ).set_axis(self.index[at])
+
+    def summary(self) -> pd.Series[Any]:
+        """How many answers there are of each status."""
+        counts = Counter(self.statuses.tolist())
+        return pd.Series({name: counts[name] for name in MEANING if counts[name]}, name="answers", dtype=int)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Row by row."""
+        own = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else range(len(self))
+        cells = None if self.changed is None else (self._cells(self.factuals), self._cells(self.answers))
+        for i, label in enumerate(own):
+            options = tuple(self._option(i, i * self.n + k, cells) for k in range(self.n))
+            yield Row(label, _plain(self.target[i]), options)
+
+    def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
+        changes = {}
+        if cells is not None and self.changed is not None:
+            for j in np.flatnonzero(self.changed[at]):
+                changes[self._names[j]] = (cells[0][j][row], cells[1][j][at])
+        sure = self.certificate
+        return Option(
+            status=str(self.statuses[at]),
+            changes=changes,
+            probability=float(self.probability[at]),
+            distance=float(self.distance[at]),
+            agreeing=None if sure is None else int(sure.agreeing[at]),
+            lower_bound=None if sure is None else float(sure.lower_bound[at]),
+        )
+
+    @property
+    def _names(self) -> list[str]:
+        return [str(name) for name in nw.from_native(self.factuals, eager_only=True).columns]
+
+    def _cells(self, frame: Any) -> list[list[Any]]:
+        """Every column as plain values."""
+        opened = nw.from_native(frame, eager_only=True)
+        return [[_plain(value) for value in opened[name].to_list()] for name in self._names]
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())
+        lines = [f"{len(self)} rows, {self.n} answer{'s' * (self.n > 1)} each: {counts}"]
+        for shown, row in enumerate(self):
+            if shown == _SHOWN_ROWS:
+                lines.append(f"... and {len(self) - shown} more rows")
+                break
+            lines += [f"{row.index} -> {row.target}: {self._sentence(option)}" for option in row.options]
+        return "\n".join(lines)
+
+    __repr__ = __str__
+
+    def _sentence(self, option: Option) -> str:
+        if option.status in ("already_target", "infeasible"):
+            return f"{option.status} ({MEANING[option.status]})"
+        parts = [f"{name} {before} -> {after}" for name, (before, after) in option.changes.items()]
+        more = f" and {len(parts) - _SHOWN_CHANGES} more" if len(parts) > _SHOWN_CHANGES else ""
+        what = ", ".join(parts[:_SHOWN_CHANGES]) + more if parts else f"distance {option.distance:.3g}"
+        return f"{what}  [{option.status}{self._sure(option)}]"
+
+    def _sure(self, option: Option) -> str:
+        if option.agreeing is None or option.lower_bound is None or self.certificate is None:
+            return ""
+        bound = f"at least {option.lower_bound:.2f} with {self.certificate.confidence:.0%} confidence"
+        return f", {option.agreeing} of {self.certificate.n} models agree: {bound}"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
+
+    def to_json(self) -> str:
+        """Everything as JSON with a format version; NaN becomes null."""
+        certificate = None
+        if self.certificate is not None:
+            certificate = {one.name: _listed(getattr(self.certificate, one.name)) for one in fields(Certificate)}
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "version": _VERSION,
+                "n": self.n,
+                "survival": self.survival,
+                "factuals": _table(self.factuals),
+                "answers": _table(self.answers),
+                "target": _listed(self.target),
+                "statuses": self.statuses.tolist(),
+                "probability": _listed(self.probability),
+                "probability_before": _listed(self.probability_before),
+                "distance": _listed(self.distance),
+                "changed": None if self.changed is None else self.changed.astype(int).tolist(),
+                "certificate": certificate,
+            },
+            allow_nan=False,
+        )
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Counterfactuals:
+        """What `to_json` wrote; frames come back as pandas.
+
+        Raises:
+            DataError: If it is something else, or of a newer version.
+        """
+        try:
+            found = json.loads(text)
+            known = found["format"] == _FORMAT
+        except (ValueError, TypeError, KeyError):
+            known = False
+        if not known:
+            raise DataError("This is no JSON of counterfactuals. Give what Counterfactuals.to_json wrote.")
+        if found["version"] > _VERSION:
+            raise DataError(f"These answers have format version {found['version']}; this avcg reads up to {_VERSION}.")
+        try:
+            sure = found["certificate"]
+            return cls(
+                factuals=_untable(found["factuals"]),
+                answers=_untable(found["answers"]),
+                n=int(found["n"]),
+                survival=float(found["survival"]),
+                changed=None if found["changed"] is None else np.array(found["changed"], bool),
+                certificate=None if sure is None else _certificate(sure),
+                target=np.array(found["target"]),
+                statuses=np.array(found["statuses"], np.str_),
+                probability=_floats(found["probability"]),
+                probability_before=_floats(found["probability_before"]),
+                distance=_floats(found["distance"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"These answers are incomplete or damaged: {error}.") from None
+
+
+def _certificate(found: dict[str, Any]) -> Certificate:
+    numbers = {name: _floats(found[name]) for name in ("lower_bound", "mean", "variance", "markov", "cantelli")}
+    agreeing = np.array(found["agreeing"], np.int64)
+    return Certificate(n=int(found["n"]), confidence=float(found["confidence"]), agreeing=agreeing, **numbers)
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python's own; None where it is missing."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if is_gap(value) else value
+
+
+def _listed(values: Any) -> Any:
+    return [_plain(value) for value in values] if isinstance(values, np.ndarray) else values
+
+
+def _floats(values: list[float | None]) -> Floats:
+    return np.array([np.nan if value is None else value for value in values], np.float64)
+
+
+def _table(rows: Any) -> dict[str, Any]:
+    """A frame by columns, or an array, as plain values."""
+    if isinstance(rows, np.ndarray):
+        return {"dtype": str(rows.dtype), "shape": list(rows.shape), "values": rows.ravel().tolist()}
+    frame = rows if isinstance(rows, pd.DataFrame) else nw.from_native(rows, eager_only=True).to_pandas()
+    return {
+        "columns": {
+            str(name): {
+                "dtype": str(column.dtype),
+                "categories": column.cat.categories.tolist() if str(column.dtype) == "category" else None,
+                "values": [_plain(value) for value in column.tolist()],
+            }
+            for name, column in frame.items()
+        },
+        "index": [_plain(label) for label in frame.index.tolist()],
+        "index_name": frame.index.name,
+    }
+
+
+def _untable(found: dict[str, Any]) -> Any:
+    if "shape" in found:
+        return np.array(found["values"], dtype=found["dtype"]).reshape(found["shape"])
+    columns = {}
+    for name, column in found["columns"].items():
+        values = pd.Series(column["values"], dtype=object)
+        if column["categories"] is not None:
+            columns[name] = pd.Series(pd.Categorical(column["values"], categories=column["categories"]))
+        else:
+            columns[name] = values.astype(column["dtype"])
+    frame = pd.DataFrame(columns)
+    return frame.set_axis(pd.Index(found["index"], name=found["index_name"]))

@@ -1,0 +1,80 @@
+"""Answers read off the training rows: class mean, nearest unlike row, nearest row that every hypothesis accepts."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from avcg.explainer import Explainer, Question
+from avcg.plausibility import nearest
+
+# Nearest rows looked at before a search is given up.
+_LOOKED_AT = 50
+# What every teacher must give a row's class for it to be a robust one.
+_SURE = 0.6
+
+
+class ClassMean(Explainer):
+    """Everyone to the mean of the target's training rows, as far as the constraints let them."""
+
+    def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
+        labels = self.decider_.decide(self.decider_.probabilities(x)) if y is None else y
+        none = torch.zeros_like(x[0])
+        self.means_ = torch.stack(
+            [x[labels == label].mean(dim=0) if (labels == label).any() else none for label in range(len(self.classes_))]
+        )
+
+    def _candidates(self, question: Question) -> Tensor:
+        wanted = self.means_[question.target]
+        return question.space.project(wanted, question.x).expand(question.n, *question.x.shape)
+
+
+class NearestUnlike(Explainer):
+    """The nearest training row that the model in force gives the target, with what may not change put back."""
+
+    _robust = False
+
+    def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
+        decided = self.decider_.decide(self.decider_.probabilities(x))
+        least = self._least(x)
+        self.rows_ = []
+        for label in range(len(self.classes_)):
+            mine = (decided == label) & (least[:, label] > _SURE if self._robust else True)
+            self.rows_.append(x[mine & (y == label) if y is not None else mine])
+
+    def _least(self, x: Tensor) -> Tensor:
+        """(N, C) the lowest probability that any teacher gives."""
+        with torch.no_grad():
+            return self.teachers_.log_probs(x).amin(dim=0).exp()
+
+    def _candidates(self, question: Question) -> Tensor:
+        count = max(question.n, _LOOKED_AT if self._robust else 1)
+        result = question.x.expand(count, *question.x.shape).clone()
+        for label, rows in enumerate(self.rows_):
+            mine = torch.nonzero(question.target == label).flatten()
+            if len(mine) and len(rows):
+                priced = question.space.priced
+                near = nearest(priced(question.x[mine]), priced(rows), count, p=1.0)
+                found = question.space.take(mine).project(rows[near.T], question.x[mine])
+                result[: len(found), mine] = found
+        return self._first_sure(question, result) if self._robust else result
+
+    def _first_sure(self, question: Question, candidates: Tensor) -> Tensor:
+        """(n, B, *event) the nearest that are still sure with frozen values put back; the factual where none is."""
+        least = self._least(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])
+        wanted = question.target.expand(len(candidates), -1)[..., None]
+        sure = least.gather(-1, wanted)[..., 0] > _SURE
+        order = sure.to(torch.int8).argsort(dim=0, descending=True, stable=True)[: question.n]
+        everyone = torch.arange(len(question.x))
+        kept = sure[order, everyone].view(*order.shape, *[1] * (question.x.dim() - 1))
+        return torch.where(kept, candidates[order, everyone], question.x)
+
+
+class RobustNeighbour(NearestUnlike):
+    """The nearest training row of the target to which every teacher gives more than 0.6, frozen values put back.
+
+    It is checked again with them put back, and the next nearest is tried; a row for which none of the 50 nearest will
+    do has no answer. A strong trivial method: what amortized ones must beat.
+    """
+
+    _robust = True

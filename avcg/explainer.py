@@ -1,0 +1,411 @@
+"""What every method has in common: rows and targets in, answers with a status and a certificate out.
+
+A method writes `_fit` and `_candidates`; reading, constraints, targets, choice, decoding, judging and certificates
+happen here, once, on the rows people receive.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from avcg.answers import Counterfactuals
+from avcg.certificates import certify
+from avcg.decisions import Decider
+from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.hypotheses.distributions import HypothesisDistribution, PointMass, check_same_reading
+from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.hypotheses.roles import Roles
+from avcg.images import ImageSpace
+from avcg.models.opened import Model, as_rows, class_positions, open_model
+from avcg.objective import target_log_probs
+from avcg.refine import Deadline, Refinement, prune
+from avcg.risk import log_odds
+from avcg.schema import Schema
+from avcg.space import Space, TabularSpace
+
+_CONFIDENCE = 0.95
+_REFINED_MARGIN = 0.85  # every teacher gives the target at least 0.7
+# Rows answered at a time, so that memory is bounded by this and not by the input.
+_ROWS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """B rows as a method sees them.
+
+    Attributes:
+        x: (B, *event) the factuals.
+        target: (B,) class positions.
+        space: What each may change.
+        n: Answers wanted.
+        least_log_odds: (B,) of the target that the model in force must give.
+    """
+
+    x: Tensor
+    target: Tensor
+    space: Space
+    n: int
+    least_log_odds: Tensor
+
+    def take(self, rows: Tensor) -> Question:
+        """Some of the rows."""
+        return Question(self.x[rows], self.target[rows], self.space.take(rows), self.n, self.least_log_odds[rows])
+
+
+class Explainer(BaseEstimator):  # type: ignore[misc]
+    """What a method is built on; see `AVCG` for the one most people want.
+
+    Args:
+        hypotheses: The plausible predictors.
+        schema: What may change; None: as the hypotheses' own. It may narrow, but not change what a column is.
+        model: The model whose decision counts; None: the one the hypotheses were made around, or their mean.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        survival: The share of models that is promised to agree with an answer, in (0, 1).
+        n_fresh: Hypotheses set aside for certificates, never trained against; None: a quarter of a finite set, or 50.
+        random_state: Seed.
+
+    Attributes:
+        space_: What answers are made in.
+        classes_: The labels.
+        decider_: The model in force with its rule.
+        roles_: Which hypotheses teach, tune and certify.
+        teachers_: The model in force and a draw of the teachers: what candidates are judged by.
+        refined_margin_: Log-odds beyond the line that refining leaves every teacher.
+    """
+
+    space_: Space
+    classes_: NDArray[Any]
+    decider_: Decider
+    roles_: Roles
+    teachers_: Predictors
+    refined_margin_: float
+
+    def __init__(
+        self,
+        hypotheses: HypothesisDistribution,
+        schema: Schema | None = None,
+        *,
+        model: Model | None = None,
+        threshold: float | None = None,
+        survival: float = 0.99,
+        n_fresh: int | None = None,
+        random_state: int = 0,
+    ) -> None:
+        self.hypotheses = hypotheses
+        self.schema = schema
+        self.model = model
+        self.threshold = threshold
+        self.survival = survival
+        self.n_fresh = n_fresh
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn to answer.
+
+        Args:
+            X: Training rows, in user units.
+            y: Their labels, for methods that look at them; None: as the model in force sees the rows.
+        """
+        rng, _, x, labels = self._prepare(X, y)
+        self._fit(x, labels, rng)
+        return self
+
+    def _prepare(self, X: Any, y: Any) -> tuple[torch.Generator, Any, Tensor, Tensor | None]:
+        """Check everything, and set all that does not depend on the method."""
+        if not 0 < self.survival < 1:
+            raise SettingError(f"The 'survival' of {type(self).__name__} must be in (0, 1). Got {self.survival!r}.")
+        seed = whole(self.random_state, f"'random_state' of {type(self).__name__}", 0)
+        if not isinstance(self.hypotheses, HypothesisDistribution):
+            raise SettingError(
+                f"'hypotheses' must be a distribution over models, e.g. avcg.retrains(...). Got a"
+                f" {type(self.hypotheses).__name__}; for a single model use avcg.PointMass(model)."
+            )
+        rows = as_rows(X)
+        self.space_ = self._space(rows)
+        rng = torch.Generator().manual_seed(seed)
+        self.roles_ = Roles.of(self.hypotheses, rng, n_fresh=self.n_fresh)
+        in_force = self.roles_.in_force
+        if self.model is not None:
+            opened = open_model(self.model)
+            check_same_reading(self.hypotheses.space, opened.space, self.hypotheses.classes, opened.classes)
+            in_force = PointMass(self.model).predictors
+        self.decider_ = Decider(in_force, self.threshold)
+        x = self.space_.encode(rows)
+        draw = self.roles_.teachers.sample(50, generator=rng)
+        self.teachers_ = Joined([in_force, draw])
+        self.refined_margin_ = _REFINED_MARGIN
+        probabilities = self.decider_.probabilities(x[:2])
+        known = self.hypotheses.classes
+        self.classes_ = np.arange(probabilities.shape[1]) if known is None else np.asarray(known)
+        labels = None if y is None else class_positions(np.asarray(y), self.classes_)
+        if labels is not None and len(labels) != len(x):
+            raise DataError(f"There must be one label per row, {len(x)}. Got {len(labels)}.")
+        return rng, rows, x, labels
+
+    def generate(
+        self,
+        X: Any,
+        target: Any = None,
+        *,
+        n: int = 1,
+        vary: Any = None,
+        ranges: Any = None,
+        min_prob: float | None = None,
+        max_changes: int | Sequence[int] | None = None,
+        refine: bool | Refinement = False,
+        time_budget: float | None = None,
+    ) -> Counterfactuals:
+        """Answer: what to change so that the decision becomes the target.
+
+        Args:
+            X: Rows in user units.
+            target: The decision wanted: a label for all, one per row, or None for any other than the present one.
+            n: Answers for each row.
+            vary: What may change in this request, as `TabularSpace.restrict` takes it; None: all that the schema lets.
+            ranges: Where values may go in this request, likewise.
+            min_prob: The probability of the target that the model in force must give.
+            max_changes: How many features may change at once.
+            refine: Whether to take back what an answer does not need, or how to refine; slower and closer.
+            time_budget: Seconds after which refining stops, with the best so far.
+
+        Returns:
+            One answer, or n, for each row, with its status.
+        """
+        check_is_fitted(self)
+        n = whole(n, "'n' of generate", 1)
+        if min_prob is not None and not 0 < min_prob < 1:
+            raise SettingError(f"The 'min_prob' of generate must be in (0, 1). Got {min_prob!r} instead.")
+        effort, deadline = Refinement() if refine is True else refine or None, Deadline.after(time_budget)
+        rows = as_rows(X)
+        x = self.space_.encode(rows)
+        space = self._restricted(vary, ranges, max_changes, len(x))
+        before = self.decider_.probabilities(x)
+        current = self.decider_.decide(before)
+        wanted, free = self._targets(target, current)
+        answers = [
+            self._answer(x[part], wanted[part], space.take(part), n, min_prob, free, effort, deadline)
+            for part in torch.arange(len(x)).split(_ROWS_AT_ONCE)
+        ]
+        x_cf = torch.cat([found for found, _ in answers], dim=1)
+        wanted = torch.cat([aimed for _, aimed in answers])
+        return self._package(rows, x, x_cf, wanted, current, before, space, n, min_prob)
+
+    def _answer(
+        self,
+        x: Tensor,
+        target: Tensor,
+        space: Space,
+        n: int,
+        min_prob: float | None,
+        free: bool,
+        effort: Refinement | None,
+        deadline: Deadline,
+    ) -> tuple[Tensor, Tensor]:
+        """(n, B, *event) answers and (B,) what they aim at, for rows that fit in memory."""
+        question = self._question(x, target, space, n, min_prob)
+        found = self._best(question)
+        if free and len(self.classes_) > 2:
+            # Any other class will do: aim at each in turn, and keep for each row the cheapest that is accepted.
+            score = self._costs(question, found).amax(dim=0)
+            aimed = target.clone()
+            for step in range(1, len(self.classes_) - 1):
+                other = self._question(x, (target + step) % len(self.classes_), space, n, min_prob)
+                candidates = self._best(other)
+                cost = self._costs(other, candidates).amax(dim=0)
+                better = cost < score
+                found[:, better], aimed[better] = candidates[:, better], other.target[better]
+                score = torch.minimum(cost, score)
+            question = self._question(x, aimed, space, n, min_prob)
+        if effort is not None:
+            found = self._refined(question, found, effort, deadline)
+        return found, question.target
+
+    def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
+        """(n, B, *event) the answers with what they do not need taken back; answers that differ stay different."""
+        if not effort.prune:
+            return answers
+        result = answers.clone()
+        for k in range(len(answers)):
+            mine = torch.nonzero(self._accept(question, answers[k], torch.arange(len(question.x)))).flatten()
+            if not len(mine):
+                continue
+            some = question.take(mine)
+            shorter = prune(some.space, some.x, answers[k][mine], partial(self._accept, some), deadline)
+            others = torch.cat([result[:k], answers[k + 1 :]])[:, mine]
+            clash = (question.space.distance(others, shorter) <= 1e-6).any(dim=0)
+            result[k, mine] = torch.where(clash.view(-1, *[1] * (shorter.dim() - 1)), answers[k][mine], shorter)
+        return result
+
+    def _accept(self, question: Question, candidates: Tensor, rows: Tensor) -> Tensor:
+        """(M,) whether candidates for the rows named satisfy every teacher by `refined_margin_`, and the request."""
+        wanted = question.target[rows]
+        with torch.no_grad():
+            odds = log_odds(target_log_probs(self.teachers_, candidates[None], wanted))[:, 0]
+        needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
+        own = log_odds(self.decider_.probabilities(candidates).gather(1, wanted[:, None])[:, 0].log())
+        return (odds >= needed).all(dim=0) & (own >= question.least_log_odds[rows])
+
+    def _question(self, x: Tensor, target: Tensor, space: Space, n: int, min_prob: float | None) -> Question:
+        least = self.decider_.log_odds_at_line(target)
+        if min_prob is not None:
+            least = torch.clamp(least, min=float(np.log(min_prob / (1 - min_prob))))
+        return Question(x, target, space, n, least)
+
+    def _best(self, question: Question) -> Tensor:
+        """(n, B, *event) the best n candidates, feasible and different where there are enough."""
+        candidates = self._candidates(question)
+        if len(candidates) == question.n:
+            return candidates
+        return choose(question.space, candidates, self._costs(question, candidates), question.n)
+
+    def _costs(self, question: Question, candidates: Tensor) -> Tensor:
+        """(K, B) what candidates cost, with a penalty above all prices for not being accepted."""
+        flat, wanted = candidates.flatten(0, 1), question.target.repeat(len(candidates))
+        probabilities = self.decider_.probabilities(flat)
+        of_target = probabilities.gather(1, wanted[:, None])[:, 0]
+        valid = self.decider_.decide(probabilities) == wanted
+        valid &= torch.logit(of_target.double()) >= question.least_log_odds.repeat(len(candidates)) - 1e-6
+        share = self.decider_.agreement(self.teachers_, flat, wanted)
+        penalty = torch.where(valid & (share >= self.survival), 0.0, torch.where(valid, 1e6 * (1 - share), 2e6))
+        cost = question.space.distance(candidates, question.x)
+        return cost + penalty.view_as(cost)
+
+    def _package(
+        self,
+        rows: Any,
+        x: Tensor,
+        x_cf: Tensor,
+        target: Tensor,
+        current: Tensor,
+        before: Tensor,
+        space: Space,
+        n: int,
+        min_prob: float | None,
+    ) -> Counterfactuals:
+        """Decode, judge what was decoded, and say how it went."""
+        already, stuck = current == target, space.stuck(x)
+        x_cf = torch.where((already | stuck).view(-1, *[1] * (x.dim() - 1)), x, x_cf)
+        place = torch.arange(len(x)).repeat_interleave(n)
+        factuals, each = rows if n == 1 else take_rows(rows, place), space.take(place)
+        answers = each.decode(x_cf.transpose(0, 1).flatten(0, 1), like=factuals)
+        received = self.space_.encode(answers)
+        wanted = target[place]
+        after = self.decider_.probabilities(received)
+        valid = self.decider_.valid(after, wanted, min_prob)
+        fresh, sure = self.roles_.fresh, None
+        robust = torch.ones_like(valid)
+        if fresh is not None:
+            sure = certify(fresh, received, wanted, confidence=_CONFIDENCE, threshold=self.decider_.line(wanted))
+            robust = torch.from_numpy(sure.share >= self.survival - 1e-9)
+        statuses = np.select(
+            [already[place].numpy(), stuck[place].numpy(), ~valid.numpy(), ~robust.numpy()],
+            ["already_target", "infeasible", "not_valid", "not_robust"],
+            "ok",
+        )
+        return Counterfactuals(
+            factuals=rows,
+            answers=answers,
+            n=n,
+            target=self.classes_[target.numpy()],
+            statuses=statuses,
+            probability=after.gather(1, wanted[:, None])[:, 0].double().numpy(),
+            probability_before=before.gather(1, target[:, None])[:, 0].double().numpy(),
+            distance=each.distance(received, x[place]).double().numpy(),
+            changed=each.changed(answers, factuals) if isinstance(each, TabularSpace) else None,
+            certificate=sure,
+            survival=self.survival,
+        )
+
+    def _targets(self, target: Any, current: Tensor) -> tuple[Tensor, bool]:
+        """(B,) class positions, and whether any other class will do."""
+        if target is None:
+            return (current + 1) % len(self.classes_), True
+        if isinstance(target, (str, numbers.Number, np.generic)):
+            target = np.full(len(current), target)
+        wanted = np.asarray(target)
+        if wanted.shape != current.shape:
+            raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got shape {wanted.shape}.")
+        strange = [value for value in dict.fromkeys(wanted.tolist()) if value not in self.classes_.tolist()]
+        if strange:
+            known = enumerate_some([str(label) for label in self.classes_.tolist()], 12)
+            hint = did_you_mean(strange[0], self.classes_.tolist())
+            raise DataError(f"The target {strange[0]!r} is no class of the model, which knows {known}. {hint}".strip())
+        return class_positions(wanted, self.classes_), False
+
+    def _space(self, rows: Any) -> Space:
+        space = self.hypotheses.space
+        if space is None:
+            raise SettingError(
+                "These hypotheses do not say what rows they read. Give them a space, e.g."
+                " DeepEnsemble(networks, space=TabularSpace.fit(schema, X))."
+            )
+        if self.schema is None:
+            return space
+        if not isinstance(space, TabularSpace):
+            raise SchemaError("A schema is for tables. These hypotheses read images; use vary and ranges.")
+        return space.under(self.schema, rows)
+
+    def _restricted(self, vary: Any, ranges: Any, max_changes: Any, rows: int) -> Space:
+        space = self.space_
+        if vary is None and ranges is None and max_changes is None:
+            return space
+        if isinstance(space, ImageSpace):
+            if max_changes is not None:
+                raise SettingError("'max_changes' is for tables. For images say which pixels may 'vary'.")
+            return space.restrict(vary, ranges)
+        assert isinstance(space, TabularSpace)
+        narrower = space.restrict(vary, ranges, max_changes)
+        if narrower.freedom.rows not in (1, rows):
+            raise SchemaError(f"The request speaks of {narrower.freedom.rows} rows. Got {rows} rows in X.")
+        return narrower
+
+    def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
+        """Learn from encoded rows; `space_`, `roles_`, `decider_` and `classes_` are set."""
+        raise NotImplementedError
+
+    def _candidates(self, question: Question) -> Tensor:
+        """(K, B, *event) feasible candidates, K >= n."""
+        raise NotImplementedError
+
+
+def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
+    """(n, B, *event) for each row the cheapest candidates that differ; repeats only where there are no others.
+
+    Args:
+        space: For distances.
+        candidates: (K, B, *event).
+        costs: (K, B).
+        n: At most K.
+    """
+    count, rows = costs.shape
+    costs, everyone = costs.clone(), torch.arange(rows, device=costs.device)
+    chosen = []
+    for _ in range(n):
+        best = costs.argmin(dim=0)
+        found = candidates[best, everyone]
+        chosen.append(found)
+        same = space.distance(candidates, found) <= 1e-6
+        costs = torch.where(same, costs + 1e9, costs)
+    return torch.stack(chosen) if count else candidates
+
+
+def take_rows(rows: Any, place: Tensor) -> Any:
+    """Some rows of a frame or of images, in the order given."""
+    positions = place.cpu().numpy()
+    return (
+        rows[positions]
+        if isinstance(rows, np.ndarray)
+        else nw.from_native(rows, eager_only=True)[positions].to_native()
+    )

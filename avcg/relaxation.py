@@ -1,0 +1,213 @@
+"""The differentiable side of the constraints: what training sees, as `projection` is what people receive.
+
+torch on any device. Numbers are clamped to where they may go, categories become shares over those that may be entered,
+and followers are read off their leaders. Grids and `at_most` are left to the projection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from avcg.encoding import Encoding
+from avcg.freedom import Freedom, enterable, interval
+from avcg.links import Link, between_knots, leadable
+
+# Beyond so many units of code, more room makes no difference to a decoder.
+_FAR = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class _LinkTensors:
+    link: Link
+    columns: Tensor
+    table: Tensor
+    known: Tensor
+    knots: Tensor | None
+    span: slice  # the leader's slots, where it is categorical
+
+
+class _InwardClamp(torch.autograd.Function):
+    """Clamp to [low, high]; from outside, a gradient passes if it leads back in.
+
+    A plain clamp passes none, and a decoder whose first guess lies beyond a bound would never learn to leave it: a
+    number at the end of its range, as most capital gains are, could only ever move the way that happens to be tried.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        ctx.save_for_backward(value, low, high)
+        return torch.minimum(torch.maximum(value, low), high)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        value, low, high = ctx.saved_tensors
+        (gradient,) = gradients
+        # Descent goes against the gradient: below the range it must be negative, above it positive.
+        outward = ((value < low) & (gradient > 0)) | ((value > high) & (gradient < 0))
+        return gradient.masked_fill(outward, 0.0), None, None
+
+
+@dataclass(frozen=True, eq=False)
+class Relaxation:
+    """The arrays of an encoding and a freedom as tensors on one device, and what training does with them."""
+
+    encoding: Encoding
+    number_at: Tensor
+    gap_at: Tensor
+    slot_at: Tensor
+    low: Tensor
+    high: Tensor
+    no_fall: Tensor
+    no_rise: Tensor
+    may_enter: Tensor
+    moves: Tensor
+    max_changes: Tensor
+    prices: Tensor
+    change_prices: Tensor
+    counted: Tensor  # (n,) 1 for numbers that are their own, 0 for followers of a link
+    counted_slots: Tensor  # (M,) likewise for the slots of categories
+    blocks: Tensor
+    padding: Tensor
+    unpadding: Tensor
+    order: Tensor  # (D,) from numbers, gaps, slots to the order of the codes
+    links: tuple[_LinkTensors, ...]
+
+    @classmethod
+    def of(cls, encoding: Encoding, freedom: Freedom, device: torch.device, dtype: torch.dtype) -> Self:
+        """Everything on one device and in one precision."""
+
+        def tensor(array: Any) -> Tensor:
+            value = torch.from_numpy(np.array(array))
+            return value.to(device, dtype if value.is_floating_point() else None)
+
+        produced = np.concatenate([encoding.number_at, encoding.gap_at[encoding.gap_at >= 0], encoding.slot_at])
+        links = [
+            _LinkTensors(
+                link,
+                columns=tensor(link.columns),
+                table=tensor(link.table),
+                known=tensor(link.known),
+                knots=None if link.knots is None else tensor(link.knots),
+                span=slice(0) if link.knots is not None else encoding.slots[encoding.place[link.leader]],
+            )
+            for link in freedom.links
+        ]
+        own = np.ones(encoding.width, np.float32)
+        for link in freedom.links:
+            own[link.columns] = 0.0
+        # One number a row says how tight the limit on changes is: 1 for a single change, 0 where there is no limit.
+        limit = np.full(freedom.rows, np.inf) if freedom.max_changes is None else freedom.max_changes
+        caps = np.where(limit < len(encoding.schema), 1.0 / np.maximum(limit, 1), 0.0)
+        blocks, padding, unpadding = encoding.padded
+        arrays = {
+            "number_at": encoding.number_at,
+            "gap_at": encoding.gap_at,
+            "slot_at": encoding.slot_at,
+            "low": encoding.scaled(freedom.low),
+            "high": encoding.scaled(freedom.high),
+            "no_fall": freedom.no_fall,
+            "no_rise": freedom.no_rise,
+            "may_enter": freedom.may_enter,
+            "moves": freedom.moves,
+            "max_changes": caps,
+            "prices": encoding.prices,
+            "change_prices": encoding.change_prices,
+            "counted": own[encoding.number_at],
+            "counted_slots": own[encoding.slot_at],
+            "blocks": blocks,
+            "padding": padding,
+            "unpadding": unpadding,
+            "order": np.argsort(produced),
+        }
+        return cls(encoding=encoding, links=tuple(links), **{name: tensor(array) for name, array in arrays.items()})
+
+    def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
+        """See `TabularSpace.relax`."""
+        here, missing, low, high = self._interval(x)
+        frozen = self.no_fall & self.no_rise
+        numbers, filled = raw[..., self.number_at], raw[..., self.gap_at.clamp(min=0)]
+        if gates is not None:
+            # A gap has no place to set out from: its gate says how far it is filled, and the number is as given.
+            numbers, filled = torch.where(missing, numbers, here + gates * (numbers - here)), 1.0 - gates
+        numbers = _InwardClamp.apply(numbers, low, high)  # type: ignore[no-untyped-call]
+        numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
+        # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
+        gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing
+        numbers = numbers * (1.0 - gaps)
+
+        logits = torch.where(self._entries(x, low, high), raw[..., self.slot_at], -torch.inf)
+        padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)[..., self.padding]
+        shares = torch.softmax(padded, dim=-1).flatten(-2)[..., self.unpadding] if len(self.blocks) else logits
+
+        result = torch.cat([numbers, gaps[..., self.gap_at >= 0], shares], dim=-1)[..., self.order]
+        for link in self.links:
+            result = self._follow(link, result, x)
+        return result
+
+    def leeway(self, x: Tensor) -> Tensor:
+        """See `TabularSpace.leeway`."""
+        here, _, low, high = self._interval(x)
+        fall, rise = ((side.clamp(0.0, _FAR) / _FAR) for side in (here - low, high - here))
+        entries = self._entries(x, low, high).to(x.dtype)
+        return torch.cat([fall, rise, entries, self.max_changes.to(x.dtype).expand(len(x))[:, None]], dim=1)
+
+    def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
+        """See `TabularSpace.distance`."""
+        difference = (x_cf - x).abs()
+        moved = difference[..., self.number_at] > 0
+        if (self.encoding.gap_at >= 0).any():
+            with_gaps, gap = self.gap_at >= 0, self.gap_at.clamp(min=0)
+            # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
+            both = torch.where(with_gaps, (1 - x_cf[..., gap]) * (1 - x[:, gap]), 1.0)
+            moved = moved | (with_gaps & (difference[..., gap] > 0))
+            difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * both)
+        likely = moved.to(x.dtype) if gates is None else moved * gates
+        return difference @ self.prices + likely @ self.change_prices
+
+    def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
+        """See `TabularSpace.count_changes`."""
+        moved = (x_cf[..., self.number_at] != x[:, self.number_at]).to(x.dtype)
+        if (self.encoding.gap_at >= 0).any():
+            with_gaps, gap = self.gap_at >= 0, self.gap_at.clamp(min=0)
+            moved = torch.where(with_gaps & (x_cf[..., gap] != x[:, gap]), 1.0, moved)
+        numbers = (moved if gates is None else moved * gates) @ self.counted
+        here = x[:, self.slot_at] * self.counted_slots
+        return numbers + (here * (1.0 - x_cf[..., self.slot_at])).sum(dim=-1)
+
+    def _interval(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """(B, n) the numbers, where there is none, and how low and how high each may go."""
+        here = x[:, self.number_at]
+        missing = (x[:, self.gap_at.clamp(min=0)] > 0.5) & (self.gap_at >= 0)
+        low, high = interval(torch, here, missing, self.low, self.high, self.no_fall, self.no_rise)
+        return here, missing, low, high
+
+    def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """(B, M) the categories each row may be in, links heeded."""
+        here = x[:, self.slot_at]
+        entries: Tensor = enterable(torch, here, self.moves, self.may_enter, self.blocks, self.padding, self.unpadding)
+        for link in self.links:
+            if link.knots is None:
+                block, span = self.encoding.slices[link.link.leader], link.span
+                barred = torch.zeros_like(x).index_copy(1, self.slot_at, (~entries).to(x.dtype))
+                mine = leadable(link.link, link.table, link.known, x[:, block], low, high, barred, self.encoding)
+                entries = torch.cat([entries[:, : span.start], mine & entries[:, span], entries[:, span.stop :]], dim=1)
+        return entries
+
+    def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
+        """Put the followers where the leader's present share of each of its values puts them."""
+        leader = self.encoding.slices[link.link.leader]
+        own = x[:, link.columns]
+        if link.knots is None:
+            share, here = result[..., leader], x[:, leader]
+            # Staying keeps the factual's own followers, even where the training rows knew others.
+            codes = share @ link.table + (share * here).sum(-1, keepdim=True) * (own - here @ link.table)
+        else:
+            value = result[..., leader.start].contiguous()
+            codes = between_knots(torch, link.knots, link.table, value)
+            codes = torch.where((value == x[:, leader.start])[..., None], own, codes)
+        return result.index_copy(-1, link.columns, codes)
