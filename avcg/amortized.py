@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import clone
@@ -19,6 +20,7 @@ from avcg.errors import DataError
 from avcg.explainer import Explainer, Question, choose, take_rows
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
+from avcg.metrics import personalisation
 from avcg.models.opened import Model, as_rows
 from avcg.objective import Draws, objective
 from avcg.plausibility import Bank
@@ -26,6 +28,7 @@ from avcg.recipe import Recipe, draw_targets, fit_generator
 from avcg.refine import Deadline, Refinement, Score, descend
 from avcg.risk import Hinge
 from avcg.schema import Schema
+from avcg.space import TabularSpace
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
 _HELD_SHARE, _HELD_LEAST, _HELD_MOST, _MARGINS = 0.15, 60, 1000, 25
@@ -37,6 +40,8 @@ _REFUSED = 1e5  # no price reaches this; a refusal costs more
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 _COLLAPSED, _ACTIVE = 0.1, 0.01
+_PLAUSIBLE = 30.0  # over the number of columns: what a unit of distance from the bank counts
+_REFINED_ROWS, _REFINED_LEVELS = 300, (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 _WATCHED = 256  # rows looked at after each epoch
 
 
@@ -48,7 +53,7 @@ class Calibration:
         margin: Log-odds beyond the decision's line that the generator is asked for.
         met: Whether the promise held at that margin.
         survival: The share of (row, hypothesis) pairs that agreed at it.
-        frontier: By margin: survival, validity, distance and changes.
+        frontier: By margin: survival with its standard error over hypotheses, validity, distance and changes.
         n_rows: Rows it was measured on.
         n_hypotheses: Hypotheses it was measured by.
     """
@@ -145,11 +150,16 @@ class AVCG(Explainer):
             n_latent=latent,
             encoder=recipe.encoder,
             layers=recipe.layers,
+            smooth=recipe.smooth,
             generator=rng,
         )
-        labels = None if y is None else y[chosen]
-        self.bank_ = Bank.robust(self.teachers_, x[chosen], labels, recipe.bank, rng)
+        self.bank_ = self._bank(x[chosen], None if y is None else y[chosen], recipe, rng)
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
+
+    def _bank(self, x: Tensor, y: Tensor | None, recipe: Recipe, rng: torch.Generator) -> Bank:
+        """Robust rows to stay near to, their distance in a measure that does not grow with the number of columns."""
+        columns = len(self.space_.schema) if isinstance(self.space_, TabularSpace) else x[0].numel()
+        return replace(Bank.robust(self.teachers_, x, y, recipe.bank, rng), scale=_PLAUSIBLE / columns)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train some parameters, look at each epoch, and choose the margin."""
@@ -174,7 +184,9 @@ class AVCG(Explainer):
         self.generator_.requires_grad_(False).eval()
         self.diagnostics_ = pd.DataFrame(seen).set_index("epoch")
         self._warn_of_collapse()
-        self.calibration_ = self._calibrate(self._held_question(held, rng), recipe)
+        question = self._held_question(held, rng)
+        self.calibration_ = self._calibrate(question, recipe)
+        self.refined_margin_ = self._calibrate_refining(question.take(torch.arange(min(len(held), _REFINED_ROWS))))
 
     def _held_question(self, held: Tensor, rng: torch.Generator) -> Question:
         """Rows that were not trained on, each asking for another class than it has."""
@@ -214,18 +226,22 @@ class AVCG(Explainer):
         for margin in margins.tolist():
             answers = self._accepted(question, self._line(question) + margin)
             valid = self.decider_.valid(self.decider_.probabilities(answers), question.target)
+            shares = self.decider_.agree(tuning, answers, question.target).float().mean(dim=1)
             rows.append(
                 {
                     "margin": margin,
-                    "survival": float(self.decider_.agreement(tuning, answers, question.target).mean()),
+                    "survival": float(shares @ tuning.weights),
+                    "error": float(shares.std(correction=0)) / len(tuning) ** 0.5,
                     "validity": float(valid.float().mean()),
                     "distance": float(self.space_.distance(answers, question.x).mean()),
                     "changes": float(self.space_.count_changes(answers, question.x).mean()),
                 }
             )
         frontier = pd.DataFrame(rows).set_index("margin")
-        holds = (frontier[["survival", "validity"]].min(axis=1) >= self.survival).to_numpy()
-        chosen = int(holds.argmax() if holds.any() else frontier["survival"].to_numpy().argmax())
+        # The promise is about the next model, not about these few: stay one standard error over hypotheses clear.
+        survival, error, validity = (frontier[name].to_numpy() for name in ("survival", "error", "validity"))
+        holds = np.minimum(survival - error, validity) >= self.survival
+        chosen = int(holds.argmax() if holds.any() else survival.argmax())
         found = Calibration(
             margin=float(margins[chosen]),
             met=bool(holds.any()),
@@ -242,6 +258,21 @@ class AVCG(Explainer):
                 stacklevel=5,
             )
         return found
+
+    def _calibrate_refining(self, question: Question) -> float:
+        """The least that refining must leave the teachers for the promise to hold on rows that were not trained on."""
+        answers = self._accepted(question, self._line(question) + self.calibration_.margin)[None]
+        promise = min(self.survival, self.calibration_.survival)
+        for level in _REFINED_LEVELS:
+            self.refined_margin_ = level
+            shorter = super()._refined(question, answers, Refinement(), Deadline())[0]
+            shares = self.decider_.agree(self.roles_.tuning, shorter, question.target).float().mean(dim=1)
+            if (
+                float(shares @ self.roles_.tuning.weights) - float(shares.std(correction=0)) / len(shares) ** 0.5
+                >= promise
+            ):
+                break
+        return level
 
     def _line(self, question: Question) -> Tensor:
         return self.decider_.log_odds_at_line(question.target)
@@ -283,18 +314,23 @@ class AVCG(Explainer):
         return torch.randn(count, self.generator_.n_latent, generator=rng)
 
     def _candidates(self, question: Question) -> Tensor:
-        """(K, B, *event) the first answer, and for more: other latents, and doing without each of its changes."""
+        """(K, B, *event) the first answer, and for more: other latents, more margin, doing without some of its changes."""
         margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
         first = self._accepted(question, margin)
         if question.n == 1:
             return first[None]
-        more = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
+        found = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
+        found += [self._pass(question, margin + more) for more in _HARDER[1:]]
         for rank in range(question.n):
-            narrower = question.space.without(first, question.x, rank)
-            if narrower is not None:
-                without = Question(question.x, question.target, narrower, 1, question.least_log_odds)
-                more.append(self._accepted(without, margin)[None])
-        return torch.cat(more)
+            narrower, answer, place = question, first, rank
+            for _ in range(2):  # without one change, and then also without what took its place
+                space = narrower.space.without(answer, question.x, place)
+                if space is None:
+                    break
+                narrower, place = replace(narrower, space=space), 0
+                answer = self._accepted(narrower, margin)
+                found.append(answer[None])
+        return torch.cat(found)
 
     def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """Gradient steps on the latent posterior where asked for, then what every method does."""
@@ -318,15 +354,14 @@ class AVCG(Explainer):
     def _scorer(self, question: Question, request: Request, n_latents: int, rng: torch.Generator) -> Score:
         """G as a function of the posterior, with its noise held fixed."""
         recipe = self.recipe or Recipe()
-        draws = Draws.draw(
-            self.generator_, question.space, n_latents, request.x, rng, hard=recipe.temperature is not None
-        )
+        chance = 0.0 if recipe.temperature is None else recipe.noise[1]
+        draws = Draws.draw(self.generator_, question.space, n_latents, request.x, rng, hard=chance)
         predictors = self.teachers_.to(request.x.device)
         temperature = None if recipe.temperature is None else recipe.temperature[1]
         bank = self.bank_.to(request.x.device) if recipe.weights.plausibility else None
 
         def score(posterior: DiagonalNormal) -> Tensor:
-            risk = recipe.risk or Hinge(request.margin, recipe.worst)
+            risk = recipe.risk or Hinge(request.margin, recipe.spread)
             terms = objective(
                 self.generator_, question.space, request, posterior, predictors, draws, risk,
                 temperature=temperature, distance=recipe.distance, plausibility=bank, apart=recipe.apart,
@@ -391,7 +426,7 @@ class AVCG(Explainer):
         renewed = clone(self, safe=False).set_params(hypotheses=hypotheses)
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.generator_ = copy.deepcopy(self.generator_)
-        renewed.bank_ = Bank.robust(renewed.teachers_, x, None, recipe.bank, rng)
+        renewed.bank_ = renewed._bank(x, None, recipe, rng)
         renewed.calibration_ = self.calibration_
         held, chosen = _hold_back(len(x), rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
@@ -400,23 +435,6 @@ class AVCG(Explainer):
             chosen = chosen[gaps.argsort(descending=True)[: -(-len(chosen) // 2)]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed
-
-
-def personalisation(answers: Tensor, x: Tensor, target: Tensor) -> float:
-    """The spread of answers over the spread of the rows they answer, among rows with one target: 0 for one profile.
-
-    Args:
-        answers: (B, *event).
-        x: (B, *event).
-        target: (B,).
-    """
-    shares, total = 0.0, 0
-    for label in target.unique().tolist():
-        mine = target == label
-        if int(mine.sum()) > 1:
-            spread = answers[mine].flatten(1).std(dim=0).sum() / x[mine].flatten(1).std(dim=0).sum().clamp(min=1e-9)
-            shares, total = shares + float(spread) * int(mine.sum()), total + int(mine.sum())
-    return shares / total if total else 1.0
 
 
 def _hold_back(n_rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:

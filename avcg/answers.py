@@ -306,6 +306,7 @@ def _table(rows: Any) -> dict[str, Any]:
             str(name): {
                 "dtype": str(column.dtype),
                 "categories": column.cat.categories.tolist() if str(column.dtype) == "category" else None,
+                "ordered": bool(column.cat.ordered) if str(column.dtype) == "category" else None,
                 "values": [_plain(value) for value in column.tolist()],
             }
             for name, column in frame.items()
@@ -322,7 +323,8 @@ def _untable(found: dict[str, Any]) -> Any:
     for name, column in found["columns"].items():
         values = pd.Series(column["values"], dtype=object)
         if column["categories"] is not None:
-            columns[name] = pd.Series(pd.Categorical(column["values"], categories=column["categories"]))
+            kind = pd.CategoricalDtype(column["categories"], ordered=column["ordered"])
+            columns[name] = pd.Series(pd.Categorical(column["values"], dtype=kind))
         else:
             columns[name] = values.astype(column["dtype"])
     frame = pd.DataFrame(columns)

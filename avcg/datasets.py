@@ -176,7 +176,12 @@ def _adult(read: Read) -> tuple[Any, NDArray[Any], tuple[str, ...], Schema]:
     ]
     X = pd.concat(parts, ignore_index=True)
     y = X.pop("income").str.rstrip(".").to_numpy(object)
-    schema = Schema.infer(X).link("education-num", "education").freeze("age", "sex", "race", "native-country", "fnlwgt")
+    schema = (
+        Schema.infer(X)
+        .link("education-num", "education")
+        .cost("education-num", per_change=1.0)  # both columns change, and each is seen
+        .freeze("age", "sex", "race", "native-country", "fnlwgt")
+    )
     for feature in schema.features:
         if isinstance(feature, Categorical) and "?" in feature.categories and feature.change == "any":
             # An unknown occupation is a fact about a row, not advice to a person.

@@ -57,16 +57,19 @@ class Decider:
             return reached
         return reached & (probabilities.gather(1, target[:, None])[:, 0] >= min_prob)
 
-    def agreement(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
-        """(N,) the weighted share of hypotheses that decide for the target by the same rule."""
+    def agree(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
+        """(S, N) whether each hypothesis decides for the target by the same rule."""
         with torch.no_grad():
             probabilities = predictors.log_probs(x).exp()
         line = self.line(target)
         if line is None:
-            agree = probabilities.argmax(dim=-1) == target
-        else:
-            agree = probabilities.gather(-1, target.expand(len(predictors), -1)[..., None])[..., 0] >= line
-        return torch.einsum("s,sn->n", predictors.weights.to(x.device), agree.to(x.dtype))
+            return probabilities.argmax(dim=-1) == target
+        return probabilities.gather(-1, target.expand(len(predictors), -1)[..., None])[..., 0] >= line
+
+    def agreement(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
+        """(N,) the weighted share of hypotheses that decide for the target."""
+        agree = self.agree(predictors, x, target).to(x.dtype)
+        return torch.einsum("s,sn->n", predictors.weights.to(x.device), agree)
 
     def log_odds_at_line(self, target: Tensor) -> Tensor:
         """(N,) where the line lies in log-odds of the target; one half where there is no threshold."""

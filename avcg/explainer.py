@@ -31,12 +31,14 @@ from avcg.images import ImageSpace
 from avcg.models.opened import Model, as_rows, class_positions, open_model
 from avcg.objective import target_log_probs
 from avcg.refine import Deadline, Refinement, prune
-from avcg.risk import log_odds
+from avcg.risk import log_odds, lower_log_odds
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
 
 _CONFIDENCE = 0.95
-_REFINED_MARGIN = 0.85  # every teacher gives the target at least 0.7
+_NEAR = 3.0  # what it costs an answer to be hardly different from another
+# What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
+_REFINED_MARGIN, _SPREAD = 0.5, 2.0
 # Rows answered at a time, so that memory is bounded by this and not by the input.
 _ROWS_AT_ONCE = 16_384
 
@@ -82,7 +84,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         decider_: The model in force with its rule.
         roles_: Which hypotheses teach, tune and certify.
         teachers_: The model in force and a draw of the teachers: what candidates are judged by.
-        refined_margin_: Log-odds beyond the line that refining leaves every teacher.
+        refined_margin_: Log-odds beyond the line, by the teachers' mean less two deviations, that refining leaves.
     """
 
     space_: Space
@@ -249,13 +251,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return result
 
     def _accept(self, question: Question, candidates: Tensor, rows: Tensor) -> Tensor:
-        """(M,) whether candidates for the rows named satisfy every teacher by `refined_margin_`, and the request."""
+        """(M,) whether candidates for the rows named convince the teachers by `refined_margin_`, and the request."""
         wanted = question.target[rows]
         with torch.no_grad():
-            odds = log_odds(target_log_probs(self.teachers_, candidates[None], wanted))[:, 0]
-        needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
+            log_p = target_log_probs(self.teachers_, candidates[None], wanted)
+            lower = lower_log_odds(log_p, self.teachers_.weights, _SPREAD)[0]
         own = log_odds(self.decider_.probabilities(candidates).gather(1, wanted[:, None])[:, 0].log())
-        return (odds >= needed).all(dim=0) & (own >= question.least_log_odds[rows])
+        needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
+        return (lower >= needed) & (own >= question.least_log_odds[rows])
 
     def _question(self, x: Tensor, target: Tensor, space: Space, n: int, min_prob: float | None) -> Question:
         least = self.decider_.log_odds_at_line(target)
@@ -381,7 +384,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
 
 
 def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
-    """(n, B, *event) for each row the cheapest candidates that differ; repeats only where there are no others.
+    """(n, B, *event) for each row the cheapest candidates that differ, by 1 or more where that is not much dearer.
+
+    A candidate is taken twice only where there are no others.
 
     Args:
         space: For distances.
@@ -396,8 +401,8 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
         best = costs.argmin(dim=0)
         found = candidates[best, everyone]
         chosen.append(found)
-        same = space.distance(candidates, found) <= 1e-6
-        costs = torch.where(same, costs + 1e9, costs)
+        apart = space.distance(candidates, found)
+        costs = costs + _NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, 1e9, 0.0)
     return torch.stack(chosen) if count else candidates
 
 

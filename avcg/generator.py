@@ -18,7 +18,11 @@ from avcg.space import Space
 Decoder = Literal["latent", "full", "residual"]
 
 # A residual decoder starts near the factual: this is how much likelier its own category is than another at first.
-_STAY = 2.0
+STAY = 2.0
+
+
+# Margins are told in units like those of the other codes.
+_MARGIN_SCALE = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,7 @@ class Generator(nn.Module):
         n_latent: L.
         encoder: Units of the encoder's hidden layers; channels of its convolutions for images.
         layers: Likewise of the decoder.
+        smooth: Whether perceptrons have normalised, smooth hidden layers instead of ReLU.
         generator: Of the first weights; None: seed 0.
     """
 
@@ -102,6 +107,7 @@ class Generator(nn.Module):
         n_latent: int = 8,
         encoder: Sequence[int] = (128,),
         layers: Sequence[int] = (256, 256, 256),
+        smooth: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
@@ -111,23 +117,28 @@ class Generator(nn.Module):
         self.event_shape = tuple(space.event_shape)
         self.n_gates = space.n_gates if decoder == "residual" else 0
         self.anchor: Tensor
-        self.register_buffer("anchor", torch.where(space.is_logit, _STAY, 1.0))
+        self.register_buffer("anchor", torch.where(space.is_logit, STAY, 1.0))
         leeway = 0 if decoder == "latent" else space.leeway(torch.zeros(1, *space.event_shape)).shape[1] + 1
         if len(self.event_shape) == 3:
             self.encoder, self.decoder = self._convolutions(leeway, encoder, layers, generator)
         else:
-            self.encoder, self.decoder = self._perceptrons(leeway, encoder, layers, generator)
+            self.encoder, self.decoder = self._perceptrons(leeway, encoder, layers, smooth, generator)
 
     def _perceptrons(
-        self, leeway: int, encoder: Sequence[int], layers: Sequence[int], generator: torch.Generator | None
+        self,
+        leeway: int,
+        encoder: Sequence[int],
+        layers: Sequence[int],
+        smooth: bool,
+        generator: torch.Generator | None,
     ) -> tuple[nn.Module, nn.Module]:
         width = math.prod(self.event_shape)
         seen = width + self.n_classes + leeway
         into = self.n_latent + (self.n_classes if self.kind == "latent" else seen)
-        head = mlp(into, width + self.n_gates, layers, generator=generator)
+        head = mlp(into, width + self.n_gates, layers, smooth=smooth, generator=generator)
         with torch.no_grad():  # at first every number moves in one answer of two, as often up as down
             list(head.parameters())[-1].zero_()
-        return mlp(seen, 2 * self.n_latent, encoder, generator=generator), head
+        return mlp(seen, 2 * self.n_latent, encoder, smooth=smooth, generator=generator), head
 
     def _convolutions(
         self, leeway: int, encoder: Sequence[int], layers: Sequence[int], generator: torch.Generator | None
@@ -171,7 +182,7 @@ class Generator(nn.Module):
         x = request.x
         parts = [F.one_hot(request.target, self.n_classes).to(x.dtype)]
         if self.kind != "latent":
-            parts += [request.margin.to(x.dtype)[:, None]]
+            parts += [_MARGIN_SCALE * request.margin.to(x.dtype)[:, None]]
         if x.dim() == 4:
             parts = [part[..., None, None].expand(*part.shape, *x.shape[2:]) for part in parts]
         leeway = [] if self.kind == "latent" else [request.leeway.to(x.dtype)]

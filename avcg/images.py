@@ -231,6 +231,10 @@ class ImageSpace:
             space = replace(space, low=low, high=high)
         return space
 
+    def cross(self, x: Tensor, others: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Pictures are not crossed: half of one and half of another is neither."""
+        return x
+
     def take(self, rows: Tensor) -> Self:
         """This space for some of the rows it was restricted for."""
         names = ("low", "high", "may_change")

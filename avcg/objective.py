@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +73,7 @@ class Draws:
 
     @classmethod
     def draw(
-        cls, generator: Generator, space: Space, n_latents: int, x: Tensor, rng: torch.Generator, *, hard: bool
+        cls, generator: Generator, space: Space, n_latents: int, x: Tensor, rng: torch.Generator, *, hard: float = 1.0
     ) -> Draws:
         """Fresh chance for B rows, drawn on the CPU so that a seed means the same on every device.
 
@@ -82,17 +83,29 @@ class Draws:
             n_latents: K.
             x: (B, *event).
             rng: Of the draws.
-            hard: Whether gates and categories are to be drawn too.
+            hard: Scale of the chance in gates and categories; 0: they are not drawn.
         """
         latent = torch.randn(n_latents, len(x), generator.n_latent, generator=rng).to(x.device)
         if not hard:
             return cls(latent)
         uniform = torch.rand(n_latents, len(x), generator.n_gates, generator=rng).clamp(1e-6, 1 - 1e-6)
-        gates = torch.logit(uniform).to(x.device) if generator.n_gates else None
+        gates = hard * torch.logit(uniform).to(x.device) if generator.n_gates else None
         if not bool(space.is_logit.any()):
             return cls(latent, gates)
         uniform = torch.rand(n_latents, *x.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
-        return cls(latent, gates, -torch.log(-torch.log(uniform)).to(x.device))
+        return cls(latent, gates, -hard * torch.log(-torch.log(uniform)).to(x.device))
+
+
+class _StraightThrough(torch.autograd.Function):
+    """Forward the second argument, bit for bit; backward as if it were the first."""
+
+    @staticmethod
+    def forward(ctx: Any, soft: Tensor, hard: Tensor) -> Tensor:  # noqa: ARG004
+        return hard
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ARG004
+        return gradients[0], None
 
 
 def sampled_answers(
@@ -121,7 +134,7 @@ def sampled_answers(
     if draws.categories is not None:
         raw = torch.where(space.is_logit.to(x.device), (raw + draws.categories) / temperature, raw)
     relaxed = space.relax(raw, x, gates)
-    answers = relaxed + (space.project(relaxed.detach(), x) - relaxed).detach()
+    answers: Tensor = _StraightThrough.apply(relaxed, space.project(relaxed.detach(), x))  # type: ignore[no-untyped-call]
     return answers, space.relax(proposal.raw, x, likely)
 
 

@@ -22,10 +22,12 @@ class Bank:
     Attributes:
         rows: For each class, (m, *event).
         k: How many neighbours count.
+        scale: What distances are multiplied with.
     """
 
     rows: Sequence[Tensor]
     k: int = 5
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -56,17 +58,17 @@ class Bank:
                 sure[y != label] = -1.0
             chosen = torch.nonzero(sure >= least).flatten()
             if len(chosen) < 5:
-                chosen = sure.topk(min(5, len(sure))).indices
+                chosen = sure.topk(min(5, max(1, int((sure >= 0).sum())))).indices
             order = torch.randperm(len(chosen), generator=rng)[:size]
             banks.append(x[chosen[order.to(chosen.device)]])
         return cls(tuple(banks))
 
     def to(self, device: torch.device | str) -> Bank:
         """The same on another device."""
-        return Bank(tuple(rows.to(device) for rows in self.rows), self.k)
+        return Bank(tuple(rows.to(device) for rows in self.rows), self.k, self.scale)
 
     def __call__(self, x_cf: Tensor, target: Tensor) -> Tensor:
-        """The mean Euclidean distance, in codes, to the nearest rows of the target.
+        """The mean Euclidean distance, in codes, to the nearest rows of the target, times the scale.
 
         Args:
             x_cf: (N, *event).
@@ -87,7 +89,7 @@ class Bank:
             near = nearest(flat[mine].detach(), bank, self.k)
             apart = flat[mine][:, None] - bank[near]
             result = result.index_copy(0, mine, (apart.square().sum(dim=-1) + 1e-12).sqrt().mean(dim=1))
-        return result
+        return self.scale * result
 
 
 @torch.no_grad()

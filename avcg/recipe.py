@@ -23,6 +23,8 @@ from avcg.training import Epoch, Training, train
 
 # An epoch has at least so many rows: few rows are gone through several times.
 _ROWS_AN_EPOCH = 4096
+# From so many rows on, there is no need to make more of them.
+_MANY_ROWS = 5000
 
 
 def mean_squared(x_cf: Tensor, x: Tensor) -> Tensor:
@@ -39,18 +41,22 @@ class Recipe:
         n_latent: Size of z; for ``"latent"`` decoders at most half the codes.
         encoder: Hidden units of the encoder; channels for images.
         layers: Hidden units of the decoder; channels for images.
+        smooth: Whether hidden layers are normalised and smooth (SiLU) instead of ReLU.
         weights: What each term counts.
         risk: How hypotheses are summed up; None: a hinge at a margin that the generator is told, drawn for each row
             out of ``margins``, so that it can be chosen after training.
         margins: Lowest and highest margin beyond the decision's line, in log-odds.
-        worst: Of the hinge, beside the mean over hypotheses.
+        spread: Of the hinge: standard deviations over hypotheses to stay clear by.
         warm_up: Share of the steps over which the weight of the hypotheses grows from a tenth to its own.
         distance: d; None: the space's own.
         temperature: Of straight-through answers, first and last; None: the relaxation is judged, as in the paper.
+        noise: Scale of the chance in gates and categories, first and last.
         n_hypotheses: Drawn for each step, at most; a finite set of no more is used whole.
         n_latents: K for each row and step.
         apart: The distance from which two answers of a row count as different.
         requests: Share of rows that ask for restrictions of their own.
+        crossed: Where there are fewer training rows than 5,000, the share that are crossed with another row: each
+            feature is taken from either.
         bank: Rows of each class to stay near to.
         targets: ``"other"``: a class that the row does not have; ``"all"``: any.
         teach_in_force: Whether the model in force is one of the hypotheses at every step.
@@ -64,19 +70,20 @@ class Recipe:
     n_latent: int = 8
     encoder: tuple[int, ...] = (128,)
     layers: tuple[int, ...] = (256, 256, 256)
-    weights: Weights = field(
-        default_factory=lambda: Weights(nll=2.0, kl=0.01, proximity=1.0, changes=0.1, plausibility=0.5, sameness=0.0)
-    )
+    smooth: bool = True
+    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=0.6, plausibility=1.0))
     risk: Risk | None = None
-    margins: tuple[float, float] = (0.2, 5.0)
-    worst: float = 0.5
+    margins: tuple[float, float] = (-1.5, 6.0)
+    spread: float = 2.0
     warm_up: float = 0.2
     distance: Distance | None = None
     temperature: tuple[float, float] | None = (1.0, 0.3)
+    noise: tuple[float, float] = (1.0, 0.3)
     n_hypotheses: int = 20
     n_latents: int = 1
     apart: float = 1.0
     requests: float = 0.4
+    crossed: float = 0.5
     bank: int = 1500
     targets: Literal["other", "all"] = "other"
     teach_in_force: bool = True
@@ -112,6 +119,7 @@ class Recipe:
             n_latent=16,
             encoder=(128, 64),
             layers=(64, 128),
+            smooth=False,
             weights=Weights(proximity=proximity),
             risk=expected_log_likelihood,
             distance=mean_squared,
@@ -120,6 +128,7 @@ class Recipe:
             n_hypotheses=50,
             n_latents=5,
             requests=0.0,
+            crossed=0.0,
             targets="all",
             teach_in_force=False,
             batch_size=128,
@@ -161,52 +170,85 @@ def fit_generator(
         on_epoch: Called after each pass.
         label: Shown beside the bar on a terminal.
     """
-    current = decider.decide(decider.probabilities(x))
-    chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
     n_rows = len(x) * -(-_ROWS_AN_EPOCH // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
-    total, done = epochs * math.ceil(n_rows / batch), 0
-    fixed = _draw(teachers, decider, recipe, x.device, rng) if isinstance(teachers, FiniteSet) else None
+    lesson = _Lesson(generator, space, x, teachers, decider, recipe, plausibility, rng)
+    lesson.total = epochs * math.ceil(n_rows / batch)
+    settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
+    return train(list(generator.parameters()), lesson, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
 
-    def loss(chosen: Tensor) -> Tensor:
-        nonlocal done
-        progress, done = done / total, done + 1
-        rows = chosen.to(x.device) % len(x)
-        predictors = fixed or _draw(teachers, decider, recipe, x.device, rng)
-        target = draw_targets(current[rows], generator.n_classes, recipe.targets, rng)
-        asked = space.random_requests(len(rows), recipe.requests, chance) if recipe.requests else space
-        low, high = recipe.margins
-        margin = (low + (high - low) * torch.rand(len(rows), generator=rng)).to(x.device)
-        request = Request(x[rows], target, asked.leeway(x[rows]), decider.log_odds_at_line(target) + margin)
+
+class _Lesson:
+    """The loss of one step: rows, targets, requests, margins, hypotheses and chance drawn anew."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        space: Space,
+        x: Tensor,
+        teachers: HypothesisDistribution,
+        decider: Decider,
+        recipe: Recipe,
+        plausibility: Plausibility | None,
+        rng: torch.Generator,
+    ) -> None:
+        self.generator, self.space, self.x, self.teachers = generator, space, x, teachers
+        self.decider, self.recipe, self.plausibility, self.rng = decider, recipe, plausibility, rng
+        self.current = decider.decide(decider.probabilities(x))
+        self.chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
+        whole_set = isinstance(teachers, FiniteSet) and len(teachers) <= recipe.n_hypotheses
+        self.fixed = self._draw() if whole_set else None
+        self.done, self.total = 0, 1
+
+    def __call__(self, chosen: Tensor) -> Tensor:
+        recipe, progress = self.recipe, self.done / self.total
+        self.done += 1
+        x, current = self._rows(chosen.to(self.x.device) % len(self.x))
+        space = self.space.random_requests(len(x), recipe.requests, self.chance) if recipe.requests else self.space
+        request = self._request(x, current, space)
         terms = objective(
-            generator,
-            asked,
+            self.generator,
+            space,
             request,
-            generator.posterior(request),
-            predictors,
-            Draws.draw(generator, space, recipe.n_latents, x[rows], rng, hard=recipe.temperature is not None),
-            recipe.risk or Hinge(request.margin, recipe.worst),
-            temperature=_cooled(recipe.temperature, progress),
+            self.generator.posterior(request),
+            self.fixed or self._draw(),
+            Draws.draw(self.generator, space, recipe.n_latents, x, self.rng, hard=self._hard(progress)),
+            recipe.risk or Hinge(request.margin, recipe.spread),
+            temperature=None if recipe.temperature is None else _between(recipe.temperature, progress),
             distance=recipe.distance,
-            plausibility=plausibility,
+            plausibility=self.plausibility,
             apart=recipe.apart,
         )
         warmth = min(1.0, 0.1 + progress / recipe.warm_up) if recipe.warm_up else 1.0
         return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
 
-    settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
-    return train(list(generator.parameters()), loss, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
+    def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, *event) factuals and (B,) their decisions; few rows are made more by crossing."""
+        x = self.x[rows]
+        if not self.recipe.crossed or len(self.x) >= _MANY_ROWS:
+            return x, self.current[rows]
+        others = self.x[torch.randint(len(self.x), rows.shape, generator=self.rng).to(x.device)]
+        alone = torch.rand(len(x), generator=self.rng) >= self.recipe.crossed
+        crossed = self.space.cross(x, others, self.rng)
+        x = torch.where(alone.view(-1, *[1] * (x.dim() - 1)).to(x.device), x, crossed)
+        return x, self.decider.decide(self.decider.probabilities(x))
+
+    def _request(self, x: Tensor, current: Tensor, space: Space) -> Request:
+        low, high = self.recipe.margins
+        target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
+        margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
+        return Request(x, target, space.leeway(x), self.decider.log_odds_at_line(target) + margin)
+
+    def _hard(self, progress: float) -> float:
+        return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)
+
+    def _draw(self) -> Predictors:
+        drawn = self.teachers.sample(self.recipe.n_hypotheses, generator=self.rng)
+        if self.recipe.teach_in_force:
+            drawn = Joined([self.decider.predictors, drawn])
+        return drawn.to(self.x.device)
 
 
-def _cooled(temperature: tuple[float, float] | None, progress: float) -> float | None:
-    return None if temperature is None else temperature[0] + (temperature[1] - temperature[0]) * progress
-
-
-def _draw(
-    teachers: HypothesisDistribution, decider: Decider, recipe: Recipe, device: torch.device, rng: torch.Generator
-) -> Predictors:
-    drawn = teachers.sample(recipe.n_hypotheses, generator=rng)
-    if recipe.teach_in_force:
-        drawn = Joined([decider.predictors, drawn])
-    return drawn.to(device)
+def _between(ends: tuple[float, float], progress: float) -> float:
+    return ends[0] + (ends[1] - ends[0]) * progress

@@ -128,36 +128,52 @@ def log_odds(log_p: Tensor) -> Tensor:
     return log_p - torch.log(-torch.expm1(log_p))
 
 
+def lower_log_odds(log_p: Tensor, weights: Tensor, spread: float) -> Tensor:
+    """The mean log-odds less some standard deviations: what a hypothesis not asked yet may give.
+
+    Args:
+        log_p: (S, ...) log-probability of the target.
+        weights: (S,) summing to 1.
+        spread: How many standard deviations.
+
+    Returns:
+        (...).
+    """
+    share, odds = _along(log_p, weights), log_odds(_counted(log_p, weights))
+    mean = (share * odds).sum(dim=0)
+    variance = (share * (odds - mean).square()).sum(dim=0)
+    return mean - spread * (variance + 1e-12).sqrt()
+
+
 @dataclass(frozen=True, eq=False)
 class Hinge:
-    """How far the target's log-odds fall short of a margin: minus the mean, and a share of the largest, shortfall.
+    """How far the target's log-odds fall short of a margin, for most hypotheses: those asked and those not asked yet.
 
-    Zero once every hypothesis gives the target its margin, so that nothing is paid for going further.
+    Minus the shortfall of the mean log-odds less ``spread`` standard deviations over hypotheses. Zero once that reaches
+    the margin, so that nothing is paid for going further.
 
     Attributes:
         margin: In log-odds; one for all, or a tensor that broadcasts over (...).
-        worst: Weight of the hypothesis least convinced, beside the mean over all.
+        spread: Standard deviations to stay clear by.
 
-    >>> Hinge.at(0.9, worst=0.0)(torch.tensor([0.95, 0.5]).log(), torch.tensor([0.5, 0.5]))
+    >>> Hinge.at(0.9, spread=0.0)(torch.tensor([0.9, 0.5]).log(), torch.tensor([0.5, 0.5]))
     tensor(-1.0986)
     """
 
     margin: float | Tensor = 0.0
-    worst: float = 0.5
+    spread: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.worst < math.inf:
-            raise SettingError(f"The 'worst' of Hinge must be >= 0. Got {self.worst!r} instead.")
+        if not 0 <= self.spread < math.inf:
+            raise SettingError(f"The 'spread' of Hinge must be >= 0. Got {self.spread!r} instead.")
 
     @classmethod
-    def at(cls, probability: float, worst: float = 0.5) -> Hinge:
+    def at(cls, probability: float, spread: float = 2.0) -> Hinge:
         """A margin given as the probability to reach, in (0, 1)."""
         if not 0 < probability < 1:
             raise SettingError(f"The 'probability' of Hinge must be in (0, 1). Got {probability!r} instead.")
-        return cls(math.log(probability / (1 - probability)), worst)
+        return cls(math.log(probability / (1 - probability)), spread)
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
         """(S, ...), (S,) to (...)."""
-        share = _along(log_p, weights)
-        short = torch.where(share > 0, torch.relu(self.margin - log_odds(log_p)), 0.0)
-        return -((share * short).sum(dim=0) + self.worst * short.amax(dim=0))
+        return -torch.relu(self.margin - lower_log_odds(log_p, weights, self.spread))

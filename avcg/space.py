@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from avcg import frames
-from avcg.encoding import Encoding, Flags, Scaling, Values
+from avcg.encoding import Encoding, Flags, Positions, Scaling, Values
 from avcg.errors import DataError, SchemaError
 from avcg.features import Continuous
 from avcg.frames import Frame
@@ -72,6 +72,9 @@ class Space(Protocol):
 
     def random_requests(self, rows: int, share: float, rng: np.random.Generator) -> Self:
         """This space as a share of rows may ask for it, each with random restrictions of its own."""
+
+    def cross(self, x: Tensor, others: Tensor, rng: torch.Generator) -> Tensor:
+        """Rows of which each feature is taken from either of two, (B, *event)."""
 
     def take(self, rows: Tensor) -> Self:
         """This space for some of the rows it was restricted for, in the order given."""
@@ -273,6 +276,23 @@ class TabularSpace:
         """
         return replace(self, freedom=random_requests(self.encoding, self.freedom, rows, share, rng))
 
+    def cross(self, x: Tensor, others: Tensor, rng: torch.Generator) -> Tensor:
+        """Rows of which each feature is taken from either of two, linked features together.
+
+        Args:
+            x: (B, D).
+            others: (B, D).
+            rng: Which from which.
+        """
+        first = torch.rand(len(x), len(self.schema), generator=rng) < 0.5
+        return torch.where(first[:, torch.from_numpy(self._owner)].to(x.device), x, others)
+
+    @cached_property
+    def _owner(self) -> Positions:
+        """(D,) the unit of change that each code belongs to."""
+        widths = [block.stop - block.start for block in self.encoding.slices]
+        return self.freedom.unit[np.repeat(np.arange(len(widths)), widths)]
+
     def take(self, rows: Tensor) -> Self:
         """This space for some of the rows it was restricted for.
 
@@ -319,13 +339,10 @@ class TabularSpace:
         """
         codes, here = _array(x_cf), _array(x)
         rows, units = np.nonzero(unit_charges(self.encoding, self.freedom, codes, here) > 0)
-        owner = self.freedom.unit[
-            np.repeat(np.arange(len(self.schema)), [s.stop - s.start for s in self.encoding.slices])
-        ]
         numeric = np.array([isinstance(feature, Continuous) for feature in self.schema.features])[units]
         cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
         answer = np.concatenate([at for at, _, _ in cuts])
-        undone = np.concatenate([(owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
+        undone = np.concatenate([(self._owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
         point = codes[answer] + undone * (here[answer] - codes[answer])
         at = torch.from_numpy(answer)
         return at.to(x.device), self.take(at).project(torch.from_numpy(point), torch.from_numpy(here[answer])).to(

@@ -118,16 +118,20 @@ def train(
                 on_epoch(history[-1])
             if settings.patience is not None and since >= settings.patience:
                 break
-    if not math.isfinite(history[-1].loss) and (validate is None or not torch.isfinite(best).all()):
-        raise SettingError(
-            f"{label} diverged: the loss is {history[-1].loss} after {len(history)} epochs. Lower the learning rate"
-            f" (now {settings.learning_rate!r}), or set clip."
-        )
+    _refuse_diverged(history[-1], best, settings, label, validated=validate is not None)
     if validate is not None:
         with torch.no_grad():
             for parameter, value in zip(parameters, kept, strict=True):
                 parameter.copy_(value)
     return history
+
+
+def _refuse_diverged(last: Epoch, best: Tensor, settings: Training, label: str, *, validated: bool) -> None:
+    if not math.isfinite(last.loss) and (not validated or not torch.isfinite(best).all()):
+        raise SettingError(
+            f"{label} diverged: the loss is {last.loss} after {last.epoch} epochs. Lower the learning rate"
+            f" (now {settings.learning_rate!r}), or set clip."
+        )
 
 
 def _one_pass(

@@ -17,12 +17,12 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
     "errors", "progress", "features", "schema", "wording", "encoding", "links", "freedom", "projection", "relaxation",
-    "frames", "space", "images", "risk", "noise", "training", "hypotheses.batched", "hypotheses.predictors", "models.networks",
-    "models.opened", "models.fitting", "hypotheses.distributions", "hypotheses.dropout", "hypotheses.rashomon",
-    "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
+    "frames", "space", "images", "risk", "noise", "training", "hypotheses.batched", "hypotheses.predictors",
+    "models.networks", "models.opened", "models.fitting", "hypotheses.distributions", "hypotheses.dropout",
+    "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
     "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates", "decisions", "generator",
-    "objective", "plausibility", "refine", "recipe", "answers", "explainer", "amortized", "baselines.nearest",
-    "baselines.search", "metrics", "testing", "files", "datasets", "toys", "cli",
+    "objective", "plausibility", "metrics", "refine", "recipe", "answers", "explainer", "amortized",
+    "baselines.nearest", "baselines.search", "testing", "files", "datasets", "toys", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording")}

@@ -76,11 +76,7 @@ def rashomon_set(
     x, labels = Opened(torch.nn.Identity(), space, classes).pair(X, y)
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
     losses = drawn.losses(x, labels, loss)
-    if not torch.isfinite(losses).all():
-        count = int((~torch.isfinite(losses)).sum())
-        raise DataError(
-            f"{count} of {len(losses)} candidates have a loss that is not a number. Check rows and networks."
-        )
+    _refuse_wild(losses)
     limit, words = _reference(candidates, losses, x, labels, loss, reference)
     kept = torch.nonzero(losses <= limit + epsilon).flatten()
     rule = f"{loss} <= {limit:.4f} ({words}) + {epsilon:g}"
@@ -105,6 +101,14 @@ def rashomon_set(
         epsilon=epsilon,
         rule=rule,
     )
+
+
+def _refuse_wild(losses: Tensor) -> None:
+    if not torch.isfinite(losses).all():
+        count = int((~torch.isfinite(losses)).sum())
+        raise DataError(
+            f"{count} of {len(losses)} candidates have a loss that is not a number. Check rows and networks."
+        )
 
 
 def _reference(

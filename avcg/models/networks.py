@@ -24,6 +24,7 @@ def mlp(
     hidden: Sequence[int] = (64, 64),
     *,
     dropout: float = 0.0,
+    smooth: bool = False,
     generator: torch.Generator | None = None,
 ) -> nn.Sequential:
     """Linear layers with ReLU between them, each hidden one followed by dropout if there is any.
@@ -33,6 +34,7 @@ def mlp(
         n_outputs: C.
         hidden: Units of each hidden layer; empty for a linear model.
         dropout: In [0, 1).
+        smooth: Whether hidden layers are normalised and smooth (LayerNorm, SiLU) instead of ReLU.
         generator: Of the first weights; None: seed 0.
 
     >>> mlp(30, 2, hidden=(8,))(torch.zeros(5, 30)).shape
@@ -42,7 +44,8 @@ def mlp(
     layers: list[nn.Module] = []
     width = n_inputs
     for units in hidden:
-        layers += [skip_init(nn.Linear, width, units), nn.ReLU()]
+        layers.append(skip_init(nn.Linear, width, units))
+        layers += [skip_init(nn.LayerNorm, units), nn.SiLU()] if smooth else [nn.ReLU()]
         if dropout:
             layers.append(nn.Dropout(dropout))
         width = units
