@@ -314,7 +314,7 @@ class AVCG(Explainer):
         return torch.randn(count, self.generator_.n_latent, generator=rng)
 
     def _candidates(self, question: Question) -> Tensor:
-        """(K, B, *event) the first answer, and for more: other latents, more margin, doing without some of its changes."""
+        """(K, B, *event) the first answer; for more: other latents, more margin, doing without some of its changes."""
         margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
         first = self._accepted(question, margin)
         if question.n == 1:
