@@ -5,16 +5,16 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
-import numpy as np
 import pandas as pd
 import torch
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from avcg.calibration import Calibration, calibrate, survival_of
 from avcg.decisions import Decider
 from avcg.errors import DataError
 from avcg.explainer import Explainer, Question, choose, take_rows
@@ -35,35 +35,16 @@ _HELD_SHARE, _HELD_LEAST, _HELD_MOST, _MARGINS = 0.15, 60, 1000, 25
 # Answers that are not accepted are tried again: with more margin, and from other latents.
 _HARDER = (0.0, 0.7, 1.5, 3.0)
 _RETRY_LATENTS = 3
+# Refining also looks at answers with less margin, and at doing without each of the first changes.
+_EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
 _LATENTS_EACH = 2  # drawn for each of n answers
 _REFUSED = 1e5  # no price reaches this; a refusal costs more
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 _COLLAPSED, _ACTIVE = 0.1, 0.01
-_PLAUSIBLE = 30.0  # over the number of columns: what a unit of distance from the bank counts
+_PLAUSIBLE = 38.0  # over the number of columns: what a unit of distance from the bank counts
 _REFINED_ROWS, _REFINED_LEVELS = 300, (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
 _WATCHED = 256  # rows looked at after each epoch
-
-
-@dataclass(frozen=True, eq=False)
-class Calibration:
-    """How the margin was chosen, on rows and by hypotheses that were not trained on.
-
-    Attributes:
-        margin: Log-odds beyond the decision's line that the generator is asked for.
-        met: Whether the promise held at that margin.
-        survival: The share of (row, hypothesis) pairs that agreed at it.
-        frontier: By margin: survival with its standard error over hypotheses, validity, distance and changes.
-        n_rows: Rows it was measured on.
-        n_hypotheses: Hypotheses it was measured by.
-    """
-
-    margin: float
-    met: bool
-    survival: float
-    frontier: pd.DataFrame
-    n_rows: int
-    n_hypotheses: int
 
 
 class AVCG(Explainer):
@@ -126,7 +107,7 @@ class AVCG(Explainer):
         hypotheses: HypothesisDistribution,
         schema: Schema | None = None,
         *,
-        proximity: float = 5.0,
+        proximity: float = 3.0,
         random_state: int = 0,
     ) -> Self:
         """The paper's configuration; see `Recipe.paper`.
@@ -220,57 +201,28 @@ class AVCG(Explainer):
 
     def _calibrate(self, question: Question, recipe: Recipe) -> Calibration:
         """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
-        low, high = recipe.margins
-        margins = torch.linspace(low, high, _MARGINS if recipe.risk is None else 1)
-        tuning, rows = self.roles_.tuning, list[dict[str, float]]()
-        for margin in margins.tolist():
-            answers = self._accepted(question, self._line(question) + margin)
-            valid = self.decider_.valid(self.decider_.probabilities(answers), question.target)
-            shares = self.decider_.agree(tuning, answers, question.target).float().mean(dim=1)
-            rows.append(
-                {
-                    "margin": margin,
-                    "survival": float(shares @ tuning.weights),
-                    "error": float(shares.std(correction=0)) / len(tuning) ** 0.5,
-                    "validity": float(valid.float().mean()),
-                    "distance": float(self.space_.distance(answers, question.x).mean()),
-                    "changes": float(self.space_.count_changes(answers, question.x).mean()),
-                }
-            )
-        frontier = pd.DataFrame(rows).set_index("margin")
-        # The promise is about the next model, not about these few: stay one standard error over hypotheses clear.
-        survival, error, validity = (frontier[name].to_numpy() for name in ("survival", "error", "validity"))
-        holds = np.minimum(survival - error, validity) >= self.survival
-        chosen = int(holds.argmax() if holds.any() else survival.argmax())
-        found = Calibration(
-            margin=float(margins[chosen]),
-            met=bool(holds.any()),
-            survival=float(rows[chosen]["survival"]),
-            frontier=frontier,
-            n_rows=len(question.x),
-            n_hypotheses=len(tuning),
+        margins = torch.linspace(*recipe.margins, _MARGINS if recipe.risk is None else 1).tolist()
+        found = calibrate(
+            margins,
+            lambda margin: self._accepted(question, self._line(question) + margin),
+            question,
+            self.decider_,
+            self.roles_.tuning,
+            self.survival,
         )
         if not found.met:
-            warnings.warn(
-                f"AVCG: survival={self.survival} could not be met: at best {found.survival:.3f} of {found.n_hypotheses}"
-                f" hypotheses agree on {found.n_rows} rows that were not trained on. See calibration_.frontier; train"
-                " longer, let more features change, or lower the promise.",
-                stacklevel=5,
-            )
+            warnings.warn(f"AVCG: {found}", stacklevel=5)
         return found
 
     def _calibrate_refining(self, question: Question) -> float:
         """The least that refining must leave the teachers for the promise to hold on rows that were not trained on."""
         answers = self._accepted(question, self._line(question) + self.calibration_.margin)[None]
-        promise = min(self.survival, self.calibration_.survival)
+        promise = min(self.survival, self.calibration_.best)
         for level in _REFINED_LEVELS:
             self.refined_margin_ = level
-            shorter = super()._refined(question, answers, Refinement(), Deadline())[0]
-            shares = self.decider_.agree(self.roles_.tuning, shorter, question.target).float().mean(dim=1)
-            if (
-                float(shares @ self.roles_.tuning.weights) - float(shares.std(correction=0)) / len(shares) ** 0.5
-                >= promise
-            ):
+            shorter = self._refined(question, answers, Refinement(), Deadline())[0]
+            survival, error = survival_of(self.decider_, self.roles_.tuning, shorter, question.target)
+            if survival - error >= promise:
                 break
         return level
 
@@ -333,12 +285,30 @@ class AVCG(Explainer):
         return torch.cat(found)
 
     def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
-        """Gradient steps on the latent posterior where asked for, then what every method does."""
+        """The cheapest accepted of more tries, gradient steps on the latent posterior, then what every method does."""
+        more = [] if deadline.passed else [self._tries(question)]
         if effort.steps:
-            moved = self._descended(question, effort, deadline)
-            both = torch.cat([answers, moved[None]])
-            answers = choose(question.space, both, self._costs(question, both), question.n)
+            more.append(self._descended(question, effort, deadline)[None])
+        if more and question.n == 1:
+            everyone = torch.arange(len(question.x))
+            pool = torch.cat([answers, *more])
+            accepted = torch.stack([self._accept(question, each, everyone) for each in pool])
+            costs = question.space.distance(pool, question.x).masked_fill(~accepted, torch.inf)
+            lowest, which = costs.min(dim=0)
+            found = torch.isfinite(lowest)
+            answers = answers.clone()
+            answers[0, found] = pool[which, everyone][found]
         return super()._refined(question, answers, effort, deadline)
+
+    def _tries(self, question: Question) -> Tensor:
+        """(K, B, *event) answers with less margin than is safe for all, and without each of the first's changes."""
+        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        found = [self._pass(question, margin - less) for less in _EASIER]
+        for rank in range(_WITHOUT):
+            space = question.space.without(found[0][0], question.x, rank)
+            if space is not None:
+                found.append(self._pass(replace(question, space=space), margin))
+        return torch.cat(found)
 
     def _descended(self, question: Question, effort: Refinement, deadline: Deadline) -> Tensor:
         """(B, *event) answers at the posterior mean after gradient steps on it."""

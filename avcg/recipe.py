@@ -71,7 +71,7 @@ class Recipe:
     encoder: tuple[int, ...] = (128,)
     layers: tuple[int, ...] = (256, 256, 256)
     smooth: bool = True
-    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=0.6, plausibility=1.0))
+    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.0, plausibility=1.0))
     risk: Risk | None = None
     margins: tuple[float, float] = (-1.5, 6.0)
     spread: float = 2.0
@@ -105,10 +105,10 @@ class Recipe:
             raise SettingError(f"The 'targets' of Recipe must be 'other' or 'all'. Got {self.targets!r} instead.")
 
     @classmethod
-    def paper(cls, proximity: float = 5.0) -> Self:
+    def paper(cls, proximity: float = 3.0) -> Self:
         """The paper's configuration: expected log-likelihood of 50 hypotheses, 5 latents, a decoder on (z, y').
 
-        What the paper leaves open is set as its tables imply: mean-squared distance, λ = 5, widths 128 and 64, latent
+        What the paper leaves open is set as its tables imply: mean-squared distance, λ = 3, widths 128 and 64, latent
         size of half the codes and at most 16.
 
         Args:

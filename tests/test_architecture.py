@@ -21,8 +21,8 @@ ORDER = [
     "models.networks", "models.opened", "models.fitting", "hypotheses.distributions", "hypotheses.dropout",
     "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
     "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates", "decisions", "generator",
-    "objective", "plausibility", "metrics", "refine", "recipe", "answers", "explainer", "amortized",
-    "baselines.nearest", "baselines.search", "testing", "files", "datasets", "toys", "cli",
+    "objective", "plausibility", "metrics", "refine", "recipe", "answers", "explainer", "calibration",
+    "amortized", "baselines.nearest", "baselines.search", "testing", "files", "datasets", "toys", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording")}

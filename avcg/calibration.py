@@ -1,0 +1,106 @@
+"""Keeping a promise of survival: the least margin for which it holds, on rows and hypotheses not trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from torch import Tensor
+
+from avcg.decisions import Decider
+from avcg.explainer import Question
+from avcg.hypotheses.predictors import Predictors
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """How the margin was chosen.
+
+    Attributes:
+        margin: Log-odds beyond the decision's line that the generator is asked for.
+        promise: The share of models that is to agree.
+        met: Whether it held at that margin.
+        survival: The share of (row, hypothesis) pairs that agreed at it.
+        frontier: By margin: survival with its standard error over hypotheses, validity, distance and changes.
+        n_rows: Rows it was measured on.
+        n_hypotheses: Hypotheses it was measured by.
+    """
+
+    margin: float
+    promise: float
+    met: bool
+    survival: float
+    frontier: pd.DataFrame
+    n_rows: int
+    n_hypotheses: int
+
+    @property
+    def best(self) -> float:
+        """The highest survival less its error at any margin."""
+        return float((self.frontier["survival"] - self.frontier["error"]).max())
+
+    def __str__(self) -> str:
+        where = f"{self.n_hypotheses} hypotheses agree on {self.n_rows} rows that were not trained on"
+        error = float(self.frontier["error"].loc[self.margin])
+        if self.met:
+            return f"survival={self.promise} is met: {self.survival:.3f} (standard error {error:.3f}) of {where}."
+        return (
+            f"survival={self.promise} could not be met: at best {self.survival:.3f} (standard error {error:.3f}) of"
+            f" {where}. See calibration_.frontier; train longer, let more features change, or lower the promise."
+        )
+
+
+def survival_of(decider: Decider, hypotheses: Predictors, answers: Tensor, target: Tensor) -> tuple[float, float]:
+    """The share of (answer, hypothesis) pairs that agree, and its standard error over hypotheses."""
+    shares = decider.agree(hypotheses, answers, target).float().mean(dim=1)
+    return float(shares @ hypotheses.weights), float(shares.std(correction=0)) / len(shares) ** 0.5
+
+
+def calibrate(
+    margins: Sequence[float],
+    answer: Callable[[float], Tensor],
+    question: Question,
+    decider: Decider,
+    hypotheses: Predictors,
+    promise: float,
+) -> Calibration:
+    """Choose the least margin that keeps a promise; where none does, the one that comes closest.
+
+    The promise is about the next model, not about these few, so it must hold with one standard error to spare.
+
+    Args:
+        margins: Ascending.
+        answer: From a margin to (B, *event) answers.
+        question: The B rows, not trained on.
+        decider: The model in force.
+        hypotheses: Not trained on either.
+        promise: The share of models that is to agree.
+    """
+    rows = []
+    for margin in margins:
+        answers = answer(margin)
+        survival, error = survival_of(decider, hypotheses, answers, question.target)
+        valid = decider.valid(decider.probabilities(answers), question.target)
+        rows.append(
+            {
+                "margin": margin,
+                "survival": survival,
+                "error": error,
+                "validity": float(valid.float().mean()),
+                "distance": float(question.space.distance(answers, question.x).mean()),
+                "changes": float(question.space.count_changes(answers, question.x).mean()),
+            }
+        )
+    holds = [min(row["survival"] - row["error"], row["validity"]) >= promise for row in rows]
+    survivals = [row["survival"] for row in rows]
+    chosen = holds.index(True) if any(holds) else survivals.index(max(survivals))
+    return Calibration(
+        margin=margins[chosen],
+        promise=promise,
+        met=any(holds),
+        survival=survivals[chosen],
+        frontier=pd.DataFrame(rows).set_index("margin"),
+        n_rows=len(question.x),
+        n_hypotheses=len(hypotheses),
+    )
