@@ -30,7 +30,11 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 
 setup: $(VENV)/dev.stamp ## prepare .venv with the package and the development tools
 
-demo: $(VENV)/core.stamp ## see avcg at work on embedded data
+$(VENV)/plots.stamp: $(VENV)/core.stamp
+	$(BIN)/pip install --quiet --editable '.[plots]'
+	@touch $@
+
+demo: $(VENV)/plots.stamp ## see avcg at work on embedded data
 	$(BIN)/avcg demo
 
 # One thread a worker: two workers with two threads each would fight over two cores.
@@ -66,6 +70,8 @@ bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py space
 	$(BIN)/python benchmarks/speed.py hypotheses
 	$(BIN)/python benchmarks/speed.py retraining
+	$(BIN)/python benchmarks/speed.py generate
+	$(BIN)/python benchmarks/recourse.py run
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

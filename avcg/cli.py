@@ -61,17 +61,17 @@ def options(
 
 
 @app.command()
-def demo(seed: Seed = 0) -> None:
-    """Show what avcg makes of the embedded breast-cancer data: the schema it infers and the split it uses."""
-    from avcg import datasets
+def demo(
+    seed: Seed = 0,
+    picture: Annotated[
+        str, typer.Option(help="Where to draw the three answers (needs the extra 'plots').")
+    ] = "demo.png",
+    steps: Annotated[int, typer.Option(help="Of training the generator.", min=1)] = 1200,
+) -> None:
+    """Train on the embedded breast-cancer data, and tell three people what would change the model's mind."""
+    from avcg.demonstration import demonstrate
 
-    console = _console()
-    data = datasets.load("breast_cancer")
-    console.print(
-        f"\n[bold]{datasets.about(data.name)['title']}[/bold]: {len(data)} rows, {len(data.X.columns)} columns\n"
-    )
-    console.print(_schema_table(data, title="What each column is, and what may change"))
-    console.print(_split_table(data, seed))
+    demonstrate(_console(), seed, picture, steps)
 
 
 @data_app.command("list")

@@ -13,6 +13,9 @@ from avcg.features import Continuous
 from avcg.freedom import Freedom, enterable, interval
 from avcg.links import follow, leadable
 
+# A code says no more than this about a number, in units of its scale.
+_BLUR = 1e-7
+
 
 def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
     """The allowed point nearest to each candidate.
@@ -69,6 +72,9 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     """
     low, high = room(freedom, here)
     value = np.clip(wanted, low, high)
+    # A float32 code of a bound reads back as nearly the bound: 0 as 2e-09. It is the bound that was meant.
+    for bound in (low, high):
+        value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
     for j, (step, decimals) in enumerate(zip(encoding.steps, encoding.decimals, strict=True)):
         if step:
             first, last = _multiples(low[:, j], high[:, j], step, decimals)

@@ -22,7 +22,8 @@ ORDER = [
     "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
     "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates", "decisions", "generator",
     "objective", "plausibility", "metrics", "refine", "recipe", "answers", "explainer", "calibration",
-    "amortized", "baselines.nearest", "baselines.search", "testing", "files", "datasets", "toys", "cli",
+    "amortized", "baselines.nearest", "baselines.search", "report.plots", "testing", "files", "datasets", "toys",
+    "demonstration", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording")}

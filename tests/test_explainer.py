@@ -466,6 +466,54 @@ class TestNeighbours:
         assert answers.frame["income"].iloc[0] == pytest.approx(TOY.X.loc[TOY.y == 1, "income"].mean(), abs=0.01)
 
 
+class TestContract:
+    def test_every_method_keeps_it(self, recourse):
+        from avcg.baselines.search import RobustSearch
+        from avcg.testing import check_explainer
+
+        rows = TOY.X.head(24)
+        check_explainer(recourse, rows)
+        for kind in (NearestUnlike, RobustNeighbour, ClassMean):
+            check_explainer(kind(RETRAINS).fit(TOY.X, TOY.y), rows)
+        check_explainer(RobustSearch(RETRAINS, steps=40).fit(TOY.X), rows)
+
+    def test_it_catches_a_method_that_looks_at_its_neighbours(self):
+        from avcg.testing import check_explainer
+
+        class Averaging(ClassMean):
+            def _candidates(self, question):
+                shift = question.x.mean(dim=0) - question.x
+                return question.space.project(question.x + shift, question.x)[None].expand(question.n, -1, -1)
+
+        with pytest.raises(AssertionError, match=r"order of rows|other rows"):
+            check_explainer(Averaging(RETRAINS).fit(TOY.X), TOY.X.head(24))
+
+
+class TestSearch:
+    def test_every_teacher_is_convinced_or_there_is_no_answer(self):
+        from avcg.baselines.search import RobustSearch
+
+        found = RobustSearch(RETRAINS, probability=0.8, steps=150).fit(TOY.X)
+        answers = found.generate(DENIED)
+        told = answers.changed.any(axis=1)
+        assert told.mean() > 0.9
+        x = found.space_.encode(answers.frame)[told]
+        assert (found.teachers_.log_probs(x).exp()[..., 1] >= 0.8 - 1e-4).all()
+        with pytest.raises(SettingError, match="'probability' of RobustSearch"):
+            RobustSearch(RETRAINS, probability=1.0).fit(TOY.X)
+
+
+class TestPicture:
+    def test_the_file_is_a_picture_of_its_kind(self, answers, tmp_path):
+        from avcg.report.plots import plot_changes
+
+        png, svg = (plot_changes(answers, tmp_path / name) for name in ("a.png", "a.svg"))
+        assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+        assert "income" in svg.read_text() or "rating" in svg.read_text() or len(svg.read_text()) > 5000
+        with pytest.raises(SettingError, match="'rows' of plot_changes"):
+            plot_changes(answers, tmp_path / "b.png", rows=0)
+
+
 class TestChoice:
     def test_cheapest_that_differ(self):
         space, _ = avcg.TabularSpace.fit(avcg.Schema.infer(TOY.X[["income"]]), TOY.X[["income"]]), None

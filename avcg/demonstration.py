@@ -1,0 +1,132 @@
+"""What ``avcg demo`` shows: three people's changes with their certificates, and the figures beside simpler methods."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from avcg import datasets
+from avcg.amortized import AVCG
+from avcg.answers import Counterfactuals, Option
+from avcg.baselines.nearest import ClassMean, NearestUnlike
+from avcg.errors import MissingExtraError
+from avcg.hypotheses.retraining import retrains
+from avcg.metrics import columns_changed, distance_to_rows, l1_distance
+from avcg.models.classifier import Classifier
+from avcg.models.opened import class_positions
+from avcg.recipe import Recipe
+from avcg.report.plots import plot_changes
+from avcg.space import TabularSpace
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PEOPLE, _ASKED = 3, 60
+
+
+def demonstrate(console: Console, seed: int, picture: str, steps: int) -> None:
+    """Fit a model, its retrains and a generator on embedded data, and show what comes out.
+
+    Args:
+        console: Where to print.
+        seed: Of everything.
+        picture: Where to draw; nothing is drawn without matplotlib.
+        steps: Of training the generator.
+    """
+    data = datasets.load("breast_cancer")
+    train, _, test = data.split(seed)
+    about = datasets.about("breast_cancer")["title"]
+    console.print(f"\n[bold]{about}[/bold]: {len(data)} rows, {len(data.X.columns)} columns, none of them frozen\n")
+    model = Classifier(schema=data.schema, random_state=seed).fit(train.X, train.y)
+    hypotheses = retrains(model, train.X, train.y, n=40, how="bootstrap", random_state=seed)
+    judges = retrains(model, train.X, train.y, n=10, how="bootstrap", random_state=seed + 1).predictors
+    started = time.perf_counter()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        recourse = AVCG(hypotheses, recipe=Recipe(steps=steps), random_state=seed).fit(train.X, train.y)
+    console.print(f"One generator trained in {time.perf_counter() - started:.0f} s. {_kept(recourse, said)}\n")
+    X = test.X.iloc[:_ASKED]
+    told_bad_news = X[model.predict(X) == "malignant"].head(_PEOPLE)
+    answers = recourse.generate(told_bad_news)
+    console.print(_people(answers))
+    others = {
+        "avcg": recourse,
+        "nearest unlike neighbour": NearestUnlike(hypotheses, random_state=seed).fit(train.X, train.y),
+        "class mean": ClassMean(hypotheses, random_state=seed).fit(train.X, train.y),
+    }
+    console.print(_figures(others, X, train, model, judges))
+    try:
+        console.print(f"Drawn in {plot_changes(answers, picture, _PEOPLE)}.")
+    except MissingExtraError as error:
+        console.print(str(error), markup=False)
+
+
+def _kept(recourse: AVCG, said: list[warnings.WarningMessage]) -> str:
+    other = [str(one.message) for one in said if "could not be met" not in str(one.message)]
+    promise = str(recourse.calibration_)
+    return " ".join([promise[0].upper() + promise[1:], *other])
+
+
+def _people(answers: Counterfactuals) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    heads = ("row", "decision now", "to become", "what to change", "how sure")
+    table = Table(*heads, box=box.SIMPLE_HEAD, title="Three people's least changes", title_justify="left")
+    table.title_style, table.show_lines = "bold", True
+    for row in answers:
+        option = row.options[0]
+        changes = "\n".join(f"{name}: {_number(a)} -> {_number(b)}" for name, (a, b) in option.changes.items())
+        table.add_row(str(row.index), "malignant", str(row.target), changes, _certain(option, answers))
+    return table
+
+
+def _certain(option: Option, answers: Counterfactuals) -> str:
+    sure = answers.certificate
+    assert sure is not None
+    return (
+        f"{option.status}\n{option.agreeing} of {sure.n} models never\ntrained on agree: at least\n"
+        f"{option.lower_bound:.2f} of all, at {sure.confidence:.0%} confidence"
+    )
+
+
+def _number(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _figures(explainers: dict[str, Any], X: pd.DataFrame, train: Any, model: Classifier, judges: Any) -> Any:
+    """Every method's figures on the same rows, judged by ten retrains that no method has seen."""
+    from rich import box
+    from rich.table import Table
+
+    space = model.space_
+    assert isinstance(space, TabularSpace)
+    table = Table("method", "valid", "survives 10 retrains", "L1", "columns changed", "to 5 nearest of the target",
+                  "ms a row", box=box.SIMPLE_HEAD, title=f"{len(X)} people, both directions", title_justify="left",
+                  title_style="bold")  # fmt: skip
+    x, rows = space.encode(X), space.encode(train.X)
+    labels = class_positions(np.asarray(train.y), model.classes_)
+    for name, explainer in explainers.items():
+        explainer.generate(X.iloc[:2])
+        started = time.perf_counter()
+        found = explainer.generate(X)
+        seconds = time.perf_counter() - started
+        x_cf, target = space.encode(found.frame), class_positions(found.target, model.classes_)
+        with torch.no_grad():
+            survival = (judges.log_probs(x_cf).argmax(dim=-1) == target).float().mean()
+        near = torch.cat([distance_to_rows(x_cf[target == c], rows[labels == c]) for c in target.unique().tolist()])
+        cells = (
+            f"{(model.predict(found.frame) == found.target).mean():.2f}",
+            f"{float(survival):.3f}",
+            f"{float(l1_distance(space.encoding, x_cf, x).mean()):.1f}",
+            f"{float(columns_changed(space.encoding, x_cf, x).float().mean()):.1f}",
+            f"{float(near.mean()):.1f}",
+            f"{1e3 * seconds / len(X):.2f}",
+        )
+        table.add_row(name, *cells)
+    return table

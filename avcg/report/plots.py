@@ -1,0 +1,101 @@
+"""Static pictures of answers, by matplotlib (the extra ``plots``), without touching its global state."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from avcg.answers import Counterfactuals, Option, Row
+from avcg.errors import DataError, MissingExtraError, whole
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Blue and orange of Okabe and Ito: told apart by those who see no red or no green, and in grey.
+_BEFORE, _AFTER, _LINE = "#0072B2", "#D55E00", "#999999"
+_MOST_CHANGES = 8
+
+
+def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: int = 3) -> Path:
+    """Who would have to change what: one panel for each of the first rows, one line for each change.
+
+    A number is drawn where it lies between the lowest and the highest of all factuals and answers; a category is
+    written out.
+
+    Args:
+        answers: For tables.
+        path: Where to write, ``.png``, ``.svg`` or ``.pdf``.
+        rows: How many rows to draw.
+
+    Raises:
+        MissingExtraError: Without matplotlib.
+    """
+    if answers.changed is None:
+        raise DataError("Images have no columns to draw. Look at .frame beside the factuals.")
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", "plots", "Drawing answers") from None
+    shown = [row for row, _ in zip(answers, range(whole(rows, "'rows' of plot_changes", 1)), strict=False)]
+    heights = [1.2 + min(len(row.changes), _MOST_CHANGES) for row in shown]
+    figure = Figure(figsize=(9.0, 0.42 * sum(heights) + 0.6), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(len(shown), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
+    for panel, row in zip(panels, shown, strict=True):
+        _draw(panel, row, answers)
+    for name, colour in (("now", _BEFORE), ("to become", _AFTER)):
+        panels[0].plot([], [], "o", color=colour, label=name)
+    figure.legend(loc="outside upper right", ncols=2, fontsize=8, frameon=False)
+    target = Path(path)
+    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+    return target
+
+
+def _draw(panel: Axes, row: Row, answers: Counterfactuals) -> None:
+    option = row.options[0]
+    panel.set_title(f"{row.index}  →  {row.target}     {_sure(option, answers)}", loc="left", fontsize=10)
+    changes = list(option.changes.items())
+    lines = changes[:_MOST_CHANGES]
+    for y, (name, (before, after)) in enumerate(lines):
+        ends = _ends(answers, name, before, after)
+        if ends is None:
+            panel.text(0.5, y, f"{before}  →  {after}", ha="center", va="center", fontsize=9, color=_AFTER)
+            continue
+        panel.annotate("", (ends[1], y), (ends[0], y), arrowprops={"arrowstyle": "-|>", "color": _LINE})
+        for at, value, colour, side in ((ends[0], before, _BEFORE, -1), (ends[1], after, _AFTER, 1)):
+            outward = side if ends[1] >= ends[0] else -side
+            panel.plot([at], [y], "o", color=colour, markersize=6)
+            panel.text(
+                at + 0.02 * outward, y, _short(value), ha="left" if outward > 0 else "right", va="center", fontsize=8
+            )
+    panel.set_yticks(range(len(lines)), [name for name, _ in lines], fontsize=9)
+    panel.set_ylim(len(lines) - 0.4, -0.6)
+    panel.set_xlim(-0.2, 1.2)
+    panel.set_xticks([0.0, 1.0], ["lowest", "highest"], fontsize=8)
+    if len(changes) > len(lines):
+        panel.set_xlabel(f"and {len(changes) - len(lines)} more changes", fontsize=8)
+    panel.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _sure(option: Option, answers: Counterfactuals) -> str:
+    if option.agreeing is None or answers.certificate is None:
+        return option.status
+    bound = f"at least {option.lower_bound:.2f} at {answers.certificate.confidence:.0%}"
+    return f"{option.status}: {option.agreeing} of {answers.certificate.n} models agree ({bound})"
+
+
+def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple[float, float] | None:
+    """Where both values lie between the lowest and the highest; None where they are no numbers."""
+    numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after))
+    if not numeric:
+        return None
+    values = [float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if value == value]
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    return (before - low) / span, (after - low) / span
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
