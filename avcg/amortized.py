@@ -14,7 +14,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.calibration import Calibration, calibrate, survival_of
+from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
 from avcg.errors import DataError
 from avcg.explainer import Explainer, Question, choose, take_rows
@@ -42,8 +42,8 @@ _REFUSED = 1e5  # no price reaches this; a refusal costs more
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 _COLLAPSED, _ACTIVE = 0.1, 0.01
-_PLAUSIBLE = 38.0  # over the number of columns: what a unit of distance from the bank counts
-_REFINED_ROWS, _REFINED_LEVELS = 300, (-1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+_USUAL_COLUMNS = 14  # the weights of changes and of plausibility are for a table of so many columns
+_REFINED_ROWS, _REFINED_LEVELS = 300, tuple(0.5 * i for i in range(-6, 11))
 _WATCHED = 256  # rows looked at after each epoch
 
 
@@ -121,7 +121,7 @@ class AVCG(Explainer):
         return cls(hypotheses, schema, recipe=Recipe.paper(proximity), random_state=random_state)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
-        recipe = self.recipe or Recipe()
+        recipe = self._recipe()
         held, chosen = _hold_back(len(x), rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
@@ -134,13 +134,16 @@ class AVCG(Explainer):
             smooth=recipe.smooth,
             generator=rng,
         )
-        self.bank_ = self._bank(x[chosen], None if y is None else y[chosen], recipe, rng)
+        self.bank_ = Bank.robust(self.teachers_, x[chosen], None if y is None else y[chosen], recipe.bank, rng)
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
 
-    def _bank(self, x: Tensor, y: Tensor | None, recipe: Recipe, rng: torch.Generator) -> Bank:
-        """Robust rows to stay near to, their distance in a measure that does not grow with the number of columns."""
-        columns = len(self.space_.schema) if isinstance(self.space_, TabularSpace) else x[0].numel()
-        return replace(Bank.robust(self.teachers_, x, y, recipe.bank, rng), scale=_PLAUSIBLE / columns)
+    def _recipe(self) -> Recipe:
+        """The recipe with its weights for this table: of many columns, each single one says less."""
+        recipe = self.recipe or Recipe()
+        columns = len(self.space_.schema) if isinstance(self.space_, TabularSpace) else self.space_.event_shape[-1] ** 2
+        scale, weights = _USUAL_COLUMNS / columns, recipe.weights
+        scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
+        return replace(recipe, weights=scaled)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train some parameters, look at each epoch, and choose the margin."""
@@ -222,7 +225,7 @@ class AVCG(Explainer):
             self.refined_margin_ = level
             shorter = self._refined(question, answers, Refinement(), Deadline())[0]
             survival, error = survival_of(self.decider_, self.roles_.tuning, shorter, question.target)
-            if survival - error >= promise:
+            if survival - CLEAR * error >= promise:
                 break
         return level
 
@@ -323,7 +326,7 @@ class AVCG(Explainer):
 
     def _scorer(self, question: Question, request: Request, n_latents: int, rng: torch.Generator) -> Score:
         """G as a function of the posterior, with its noise held fixed."""
-        recipe = self.recipe or Recipe()
+        recipe = self._recipe()
         chance = 0.0 if recipe.temperature is None else recipe.noise[1]
         draws = Draws.draw(self.generator_, question.space, n_latents, request.x, rng, hard=chance)
         predictors = self.teachers_.to(request.x.device)
@@ -391,12 +394,12 @@ class AVCG(Explainer):
             A new explainer; this one stays as it is.
         """
         check_is_fitted(self)
-        recipe = replace(self.recipe or Recipe(), steps=steps, warm_up=0.0)
+        recipe = replace(self._recipe(), steps=steps, warm_up=0.0)
         check_same_reading(self.hypotheses.space, hypotheses.space, self.classes_, hypotheses.classes)
         renewed = clone(self, safe=False).set_params(hypotheses=hypotheses)
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.generator_ = copy.deepcopy(self.generator_)
-        renewed.bank_ = renewed._bank(x, None, recipe, rng)
+        renewed.bank_ = Bank.robust(renewed.teachers_, x, None, recipe.bank, rng)
         renewed.calibration_ = self.calibration_
         held, chosen = _hold_back(len(x), rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_

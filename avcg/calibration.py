@@ -13,6 +13,10 @@ from avcg.explainer import Question
 from avcg.hypotheses.predictors import Predictors
 
 
+# Standard errors over hypotheses by which a promise is kept clear.
+CLEAR = 2.0
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """How the margin was chosen.
@@ -37,8 +41,8 @@ class Calibration:
 
     @property
     def best(self) -> float:
-        """The highest survival less its error at any margin."""
-        return float((self.frontier["survival"] - self.frontier["error"]).max())
+        """The highest survival that any margin keeps clear of its error."""
+        return float((self.frontier["survival"] - CLEAR * self.frontier["error"]).max())
 
     def __str__(self) -> str:
         where = f"{self.n_hypotheses} hypotheses agree on {self.n_rows} rows that were not trained on"
@@ -67,7 +71,7 @@ def calibrate(
 ) -> Calibration:
     """Choose the least margin that keeps a promise; where none does, the one that comes closest.
 
-    The promise is about the next model, not about these few, so it must hold with one standard error to spare.
+    The promise is about the next model, not about these few, so it must hold with two standard errors to spare.
 
     Args:
         margins: Ascending.
@@ -92,7 +96,7 @@ def calibrate(
                 "changes": float(question.space.count_changes(answers, question.x).mean()),
             }
         )
-    holds = [min(row["survival"] - row["error"], row["validity"]) >= promise for row in rows]
+    holds = [min(row["survival"] - CLEAR * row["error"], row["validity"]) >= promise for row in rows]
     survivals = [row["survival"] for row in rows]
     chosen = holds.index(True) if any(holds) else survivals.index(max(survivals))
     return Calibration(

@@ -22,12 +22,10 @@ class Bank:
     Attributes:
         rows: For each class, (m, *event).
         k: How many neighbours count.
-        scale: What distances are multiplied with.
     """
 
     rows: Sequence[Tensor]
     k: int = 5
-    scale: float = 1.0
 
     def __post_init__(self) -> None:
         if self.k < 1:
@@ -65,10 +63,10 @@ class Bank:
 
     def to(self, device: torch.device | str) -> Bank:
         """The same on another device."""
-        return Bank(tuple(rows.to(device) for rows in self.rows), self.k, self.scale)
+        return Bank(tuple(rows.to(device) for rows in self.rows), self.k)
 
     def __call__(self, x_cf: Tensor, target: Tensor) -> Tensor:
-        """The mean Euclidean distance, in codes, to the nearest rows of the target, times the scale.
+        """The mean Euclidean distance, in codes, to the nearest rows of the target.
 
         Args:
             x_cf: (N, *event).
@@ -89,7 +87,7 @@ class Bank:
             near = nearest(flat[mine].detach(), bank, self.k)
             apart = flat[mine][:, None] - bank[near]
             result = result.index_copy(0, mine, (apart.square().sum(dim=-1) + 1e-12).sqrt().mean(dim=1))
-        return self.scale * result
+        return result
 
 
 @torch.no_grad()

@@ -42,7 +42,8 @@ class Recipe:
         encoder: Hidden units of the encoder; channels for images.
         layers: Hidden units of the decoder; channels for images.
         smooth: Whether hidden layers are normalised and smooth (SiLU) instead of ReLU.
-        weights: What each term counts.
+        weights: What each term counts; those of changes and plausibility for a table of fourteen columns, and less in
+            proportion where there are more.
         risk: How hypotheses are summed up; None: a hinge at a margin that the generator is told, drawn for each row
             out of ``margins``, so that it can be chosen after training.
         margins: Lowest and highest margin beyond the decision's line, in log-odds.
@@ -71,7 +72,7 @@ class Recipe:
     encoder: tuple[int, ...] = (128,)
     layers: tuple[int, ...] = (256, 256, 256)
     smooth: bool = True
-    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.0, plausibility=1.0))
+    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=3.2))
     risk: Risk | None = None
     margins: tuple[float, float] = (-1.5, 6.0)
     spread: float = 2.0

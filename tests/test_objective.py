@@ -348,7 +348,7 @@ class TestRecipe:
         recipe = Recipe.paper()
         assert (recipe.n_hypotheses, recipe.n_latents, recipe.targets, recipe.decoder) == (50, 5, "all", "latent")
         assert recipe.risk is expected_log_likelihood
-        assert recipe.weights == Weights(1.0, 1.0, 5.0)
+        assert recipe.weights == Weights(1.0, 1.0, 3.0)
         assert recipe.temperature is None
 
     @pytest.mark.parametrize(
