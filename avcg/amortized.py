@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -10,14 +11,14 @@ from typing import Any, Self
 
 import pandas as pd
 import torch
-from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
 from avcg.errors import DataError
-from avcg.explainer import Explainer, Question, choose, take_rows
+from avcg.explainer import REFUSED, Explainer, Question, choose
+from avcg.frames import take_rows
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
 from avcg.metrics import personalisation
@@ -38,7 +39,6 @@ _RETRY_LATENTS = 3
 # Refining also looks at answers with less margin, and at doing without each of the first changes.
 _EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
 _LATENTS_EACH = 2  # drawn for each of n answers
-_REFUSED = 1e5  # no price reaches this; a refusal costs more
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 _COLLAPSED, _ACTIVE = 0.1, 0.01
@@ -121,6 +121,7 @@ class AVCG(Explainer):
         return cls(hypotheses, schema, recipe=Recipe.paper(proximity), random_state=random_state)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
+        self._need_gradients()
         recipe = self._recipe()
         held, chosen = _hold_back(len(x), rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
@@ -176,7 +177,8 @@ class AVCG(Explainer):
         """Rows that were not trained on, each asking for another class than it has."""
         current = self.decider_.decide(self.decider_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
-        return self._question(held, target, self.space_, 1, None)
+        able = torch.nonzero(~self.space_.stuck(held)).flatten()
+        return Question(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
 
     @torch.no_grad()
     def _diagnose(self, question: Question) -> dict[str, float]:
@@ -204,7 +206,8 @@ class AVCG(Explainer):
 
     def _calibrate(self, question: Question, recipe: Recipe) -> Calibration:
         """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
-        margins = torch.linspace(*recipe.margins, _MARGINS if recipe.risk is None else 1).tolist()
+        several = recipe.risk is None and recipe.margins[0] < recipe.margins[1]
+        margins = torch.linspace(*recipe.margins, _MARGINS if several else 1).tolist()
         found = calibrate(
             margins,
             lambda margin: self._accepted(question, self._line(question) + margin),
@@ -232,6 +235,12 @@ class AVCG(Explainer):
     def _line(self, question: Question) -> Tensor:
         return self.decider_.log_odds_at_line(question.target)
 
+    def _margin(self, question: Question) -> Tensor:
+        """(B,) the log-odds to aim at: enough for the promise, and for what the request asks."""
+        margin = self._line(question) + self.calibration_.margin
+        asked = question.min_prob
+        return margin if asked is None else margin.clamp(min=math.log(asked / (1 - asked)) + _A_LITTLE)
+
     def _request(self, question: Question, margin: Tensor) -> Request:
         device = torch.device(self.device)
         parts = (question.x, question.target, question.space.leeway(question.x), margin)
@@ -255,7 +264,7 @@ class AVCG(Explainer):
     def _accepted(self, question: Question, margin: Tensor) -> Tensor:
         """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
         answers = self._pass(question, margin)[0]
-        refused = torch.nonzero(self._costs(question, answers[None])[0] >= _REFUSED).flatten()
+        refused = torch.nonzero(self._costs(question, answers[None])[0] >= REFUSED).flatten()
         if len(refused):
             some, noise = question.take(refused), self._noise(_RETRY_LATENTS)
             tried = torch.cat([self._pass(some, margin[refused] + more, noise) for more in _HARDER])
@@ -270,7 +279,7 @@ class AVCG(Explainer):
 
     def _candidates(self, question: Question) -> Tensor:
         """(K, B, *event) the first answer; for more: other latents, more margin, doing without some of its changes."""
-        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        margin = self._margin(question)
         first = self._accepted(question, margin)
         if question.n == 1:
             return first[None]
@@ -289,23 +298,23 @@ class AVCG(Explainer):
 
     def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """The cheapest accepted of more tries, gradient steps on the latent posterior, then what every method does."""
-        more = [] if deadline.passed else [self._tries(question)]
-        if effort.steps:
+        more = [] if deadline.passed or question.n > 1 else [self._tries(question)]
+        if effort.steps and question.n == 1:
             more.append(self._descended(question, effort, deadline)[None])
-        if more and question.n == 1:
+        if more:
             everyone = torch.arange(len(question.x))
             pool = torch.cat([answers, *more])
             accepted = torch.stack([self._accept(question, each, everyone) for each in pool])
-            costs = question.space.distance(pool, question.x).masked_fill(~accepted, torch.inf)
-            lowest, which = costs.min(dim=0)
-            found = torch.isfinite(lowest)
+            prices = question.space.distance(pool, question.x)
+            lowest, which = prices.masked_fill(~accepted, torch.inf).min(dim=0)
+            found = lowest < prices[0]
             answers = answers.clone()
             answers[0, found] = pool[which, everyone][found]
         return super()._refined(question, answers, effort, deadline)
 
     def _tries(self, question: Question) -> Tensor:
         """(K, B, *event) answers with less margin than is safe for all, and without each of the first's changes."""
-        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        margin = self._margin(question)
         found = [self._pass(question, margin - less) for less in _EASIER]
         for rank in range(_WITHOUT):
             space = question.space.without(found[0][0], question.x, rank)
@@ -315,7 +324,7 @@ class AVCG(Explainer):
 
     def _descended(self, question: Question, effort: Refinement, deadline: Deadline) -> Tensor:
         """(B, *event) answers at the posterior mean after gradient steps on it."""
-        margin = torch.maximum(self._line(question) + self.calibration_.margin, question.least_log_odds + _A_LITTLE)
+        margin = self._margin(question)
         request = self._request(question, margin)
         score = self._scorer(question, request, 1, torch.Generator().manual_seed(self.random_state))
         with torch.no_grad():
@@ -364,7 +373,7 @@ class AVCG(Explainer):
         rows = as_rows(X)
         x = self.space_.encode(rows)
         wanted, _ = self._targets(target, self.decider_.decide(self.decider_.probabilities(x)))
-        question = self._question(x, wanted, self.space_, 1, None)
+        question = Question(x, wanted, self.space_, 1)
         request = self._request(question, self._line(question) + self.calibration_.margin)
         search, measure = (
             self._scorer(question, request, n_latents, torch.Generator().manual_seed(self.random_state + i))
@@ -396,15 +405,15 @@ class AVCG(Explainer):
         check_is_fitted(self)
         recipe = replace(self._recipe(), steps=steps, warm_up=0.0)
         check_same_reading(self.hypotheses.space, hypotheses.space, self.classes_, hypotheses.classes)
-        renewed = clone(self, safe=False).set_params(hypotheses=hypotheses)
+        renewed = type(self)(**{**self.get_params(deep=False), "hypotheses": hypotheses})
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.generator_ = copy.deepcopy(self.generator_)
-        renewed.bank_ = Bank.robust(renewed.teachers_, x, None, recipe.bank, rng)
-        renewed.calibration_ = self.calibration_
+        renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
         held, chosen = _hold_back(len(x), rng)
+        renewed.bank_ = Bank.robust(renewed.teachers_, x[chosen], None, recipe.bank, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
-            gaps = torch.from_numpy(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())
+            gaps = torch.tensor(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())
             chosen = chosen[gaps.argsort(descending=True)[: -(-len(chosen) // 2)]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed

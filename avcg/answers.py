@@ -13,6 +13,7 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from torch import Tensor
 
 from avcg.certificates import Certificate, Floats
 from avcg.encoding import Flags, is_gap
@@ -92,7 +93,8 @@ class Counterfactuals:
         probability: (N,) of the target under the model in force, for the answer.
         probability_before: (B,) the same for the factual.
         distance: (N,) what the change costs at the schema's prices.
-        changed: (N, features) which cells differ; None for images.
+        changed: (N, columns) which cells differ; None for images.
+        repeated: (N,) answers that are the same as an earlier one of their row, for want of another.
         certificate: What the set-aside models say; None where there are none.
         survival: The share of models that was promised.
     """
@@ -106,6 +108,7 @@ class Counterfactuals:
     probability_before: Floats
     distance: Floats
     changed: Flags | None
+    repeated: Flags
     certificate: Certificate | None
     survival: float
 
@@ -118,9 +121,9 @@ class Counterfactuals:
         own = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else pd.RangeIndex(len(self))
         if self.n == 1:
             return own
-        name = own.name if own.name is not None else "row"
-        arrays = [own.repeat(self.n), np.tile(np.arange(self.n), len(self))]
-        return pd.MultiIndex.from_arrays(arrays, names=[name, "answer"])
+        levels = [own.get_level_values(level).repeat(self.n) for level in range(own.nlevels)]
+        names = ["row" if own.nlevels == 1 and name is None else name for name in own.names]
+        return pd.MultiIndex.from_arrays([*levels, np.tile(np.arange(self.n), len(self))], names=[*names, "answer"])
 
     @property
     def frame(self) -> Any:
@@ -195,7 +198,9 @@ class Counterfactuals:
             if shown == _SHOWN_ROWS:
                 lines.append(f"... and {len(self) - shown} more rows")
                 break
-            lines += [f"{row.index} -> {row.target}: {self._sentence(option)}" for option in row.options]
+            for k, option in enumerate(row.options):
+                again = "  (as before: no other was found)" if self.repeated[shown * self.n + k] else ""
+                lines.append(f"{row.index} -> {row.target}: {self._sentence(option)}{again}")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -236,6 +241,7 @@ class Counterfactuals:
                 "probability_before": _listed(self.probability_before),
                 "distance": _listed(self.distance),
                 "changed": None if self.changed is None else self.changed.astype(int).tolist(),
+                "repeated": self.repeated.astype(int).tolist(),
                 "certificate": certificate,
             },
             allow_nan=False,
@@ -265,6 +271,7 @@ class Counterfactuals:
                 n=int(found["n"]),
                 survival=float(found["survival"]),
                 changed=None if found["changed"] is None else np.array(found["changed"], bool),
+                repeated=np.array(found["repeated"], bool),
                 certificate=None if sure is None else _certificate(sure),
                 target=np.array(found["target"]),
                 statuses=np.array(found["statuses"], np.str_),
@@ -274,6 +281,18 @@ class Counterfactuals:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"These answers are incomplete or damaged: {error}.") from None
+
+
+def repeated_answers(received: Tensor, n: int) -> Flags:
+    """(N,) answers that are the same as an earlier one of their row.
+
+    Args:
+        received: (N, *event) codes, the n answers of a row one after the other.
+        n: Answers a row.
+    """
+    each = received.flatten(1).unflatten(0, (-1, n))
+    same = (each[:, :, None] == each[:, None, :]).all(dim=-1)
+    return np.asarray(same.tril(diagonal=-1).any(dim=-1).flatten())
 
 
 def _certificate(found: dict[str, Any]) -> Certificate:
@@ -301,31 +320,38 @@ def _table(rows: Any) -> dict[str, Any]:
     if isinstance(rows, np.ndarray):
         return {"dtype": str(rows.dtype), "shape": list(rows.shape), "values": rows.ravel().tolist()}
     frame = rows if isinstance(rows, pd.DataFrame) else nw.from_native(rows, eager_only=True).to_pandas()
+    levels = [frame.index.get_level_values(level).to_series() for level in range(frame.index.nlevels)]
     return {
-        "columns": {
-            str(name): {
-                "dtype": str(column.dtype),
-                "categories": column.cat.categories.tolist() if str(column.dtype) == "category" else None,
-                "ordered": bool(column.cat.ordered) if str(column.dtype) == "category" else None,
-                "values": [_plain(value) for value in column.tolist()],
-            }
-            for name, column in frame.items()
-        },
-        "index": [_plain(label) for label in frame.index.tolist()],
-        "index_name": frame.index.name,
+        "columns": {str(name): _column(column) for name, column in frame.items()},
+        "index": [_column(level) for level in levels],
+        "index_names": list(frame.index.names),
+    }
+
+
+def _column(column: pd.Series[Any]) -> dict[str, Any]:
+    kind: Any = column.dtype
+    categorical = isinstance(kind, pd.CategoricalDtype)
+    values = column.astype(str) if pd.api.types.is_datetime64_any_dtype(kind) else column
+    return {
+        "dtype": str(kind),
+        "categories": kind.categories.tolist() if categorical else None,
+        "ordered": bool(kind.ordered) if categorical else None,
+        "values": [_plain(value) for value in values.tolist()],
     }
 
 
 def _untable(found: dict[str, Any]) -> Any:
     if "shape" in found:
         return np.array(found["values"], dtype=found["dtype"]).reshape(found["shape"])
-    columns = {}
-    for name, column in found["columns"].items():
-        values = pd.Series(column["values"], dtype=object)
-        if column["categories"] is not None:
-            kind = pd.CategoricalDtype(column["categories"], ordered=column["ordered"])
-            columns[name] = pd.Series(pd.Categorical(column["values"], dtype=kind))
-        else:
-            columns[name] = values.astype(column["dtype"])
-    frame = pd.DataFrame(columns)
-    return frame.set_axis(pd.Index(found["index"], name=found["index_name"]))
+    frame = pd.DataFrame({name: _series(column) for name, column in found["columns"].items()})
+    levels = [pd.Index(_series(level)) for level in found["index"]]
+    names = found["index_names"]
+    index = levels[0].rename(names[0]) if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=names)
+    return frame.set_axis(index)
+
+
+def _series(column: dict[str, Any]) -> pd.Series[Any]:
+    if column["categories"] is not None:
+        kind = pd.CategoricalDtype(column["categories"], ordered=column["ordered"])
+        return pd.Series(pd.Categorical(column["values"], dtype=kind))
+    return pd.Series(column["values"], dtype=object).astype(column["dtype"])

@@ -12,7 +12,6 @@ from avcg.decisions import Decider
 from avcg.explainer import Question
 from avcg.hypotheses.predictors import Predictors
 
-
 # Standard errors over hypotheses by which a promise is kept clear.
 CLEAR = 2.0
 
@@ -58,7 +57,9 @@ class Calibration:
 def survival_of(decider: Decider, hypotheses: Predictors, answers: Tensor, target: Tensor) -> tuple[float, float]:
     """The share of (answer, hypothesis) pairs that agree, and its standard error over hypotheses."""
     shares = decider.agree(hypotheses, answers, target).float().mean(dim=1)
-    return float(shares @ hypotheses.weights), float(shares.std(correction=0)) / len(shares) ** 0.5
+    return float(shares @ hypotheses.weights), float(shares.std(correction=min(1, len(shares) - 1))) / len(
+        shares
+    ) ** 0.5
 
 
 def calibrate(

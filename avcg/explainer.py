@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -20,10 +20,12 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.answers import Counterfactuals
+from avcg.answers import Counterfactuals, repeated_answers
 from avcg.certificates import certify
 from avcg.decisions import Decider
+from avcg.encoding import Flags
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.frames import take_rows
 from avcg.hypotheses.distributions import HypothesisDistribution, PointMass, check_same_reading
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.hypotheses.roles import Roles
@@ -31,11 +33,12 @@ from avcg.images import ImageSpace
 from avcg.models.opened import Model, as_rows, class_positions, open_model
 from avcg.objective import target_log_probs
 from avcg.refine import Deadline, Refinement, prune
-from avcg.risk import log_odds, lower_log_odds
+from avcg.risk import lower_log_odds
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
 
 _CONFIDENCE = 0.95
+REFUSED = 1e6  # no price reaches this
 _NEAR = 3.0  # what it costs an answer to be hardly different from another
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
 _REFINED_MARGIN, _SPREAD = 0.5, 2.0
@@ -52,18 +55,18 @@ class Question:
         target: (B,) class positions.
         space: What each may change.
         n: Answers wanted.
-        least_log_odds: (B,) of the target that the model in force must give.
+        min_prob: Of the target that the model in force must give; None: enough for its decision.
     """
 
     x: Tensor
     target: Tensor
     space: Space
     n: int
-    least_log_odds: Tensor
+    min_prob: float | None = None
 
     def take(self, rows: Tensor) -> Question:
         """Some of the rows."""
-        return Question(self.x[rows], self.target[rows], self.space.take(rows), self.n, self.least_log_odds[rows])
+        return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows))
 
 
 class Explainer(BaseEstimator):  # type: ignore[misc]
@@ -120,9 +123,16 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             X: Training rows, in user units.
             y: Their labels, for methods that look at them; None: as the model in force sees the rows.
         """
-        rng, _, x, labels = self._prepare(X, y)
-        self._fit(x, labels, rng)
+        # On a copy, put in place at the end: a fit that fails leaves the explainer as it was.
+        fresh = type(self)(**self.get_params(deep=False))
+        rng, _, x, labels = fresh._prepare(X, y)
+        fresh._fit(x, labels, rng)
+        fresh.is_fitted_ = True
+        self.__dict__.update(fresh.__dict__)
         return self
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "is_fitted_")
 
     def _prepare(self, X: Any, y: Any) -> tuple[torch.Generator, Any, Tensor, Tensor | None]:
         """Check everything, and set all that does not depend on the method."""
@@ -189,6 +199,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         n = whole(n, "'n' of generate", 1)
         if min_prob is not None and not 0 < min_prob < 1:
             raise SettingError(f"The 'min_prob' of generate must be in (0, 1). Got {min_prob!r} instead.")
+        if not isinstance(refine, (bool, Refinement)):
+            raise SettingError(f"The 'refine' of generate must be True, False or a Refinement. Got {refine!r} instead.")
+        if time_budget is not None and refine is False:
+            raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
         effort, deadline = Refinement() if refine is True else refine or None, Deadline.after(time_budget)
         rows = as_rows(X)
         x = self.space_.encode(rows)
@@ -202,7 +216,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         ]
         x_cf = torch.cat([found for found, _ in answers], dim=1)
         wanted = torch.cat([aimed for _, aimed in answers])
-        return self._package(rows, x, x_cf, wanted, current, before, space, n, min_prob)
+        return self._package(rows, x, x_cf, wanted, before, space, n, min_prob)
 
     def _answer(
         self,
@@ -216,22 +230,25 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         deadline: Deadline,
     ) -> tuple[Tensor, Tensor]:
         """(n, B, *event) answers and (B,) what they aim at, for rows that fit in memory."""
-        question = self._question(x, target, space, n, min_prob)
+        question = Question(x, target, space, n, min_prob)
         found = self._best(question)
         if free and len(self.classes_) > 2:
             # Any other class will do: aim at each in turn, and keep for each row the cheapest that is accepted.
             score = self._costs(question, found).amax(dim=0)
             aimed = target.clone()
             for step in range(1, len(self.classes_) - 1):
-                other = self._question(x, (target + step) % len(self.classes_), space, n, min_prob)
+                other = Question(x, (target + step) % len(self.classes_), space, n, min_prob)
                 candidates = self._best(other)
                 cost = self._costs(other, candidates).amax(dim=0)
                 better = cost < score
                 found[:, better], aimed[better] = candidates[:, better], other.target[better]
                 score = torch.minimum(cost, score)
-            question = self._question(x, aimed, space, n, min_prob)
+            question = Question(x, aimed, space, n, min_prob)
         if effort is not None:
             found = self._refined(question, found, effort, deadline)
+        if n > 1:  # the best first, as the teachers see it; those set aside have no say
+            order = self._costs(question, found).argsort(dim=0, stable=True)
+            found = found[order, torch.arange(len(x))]
         return found, question.target
 
     def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
@@ -256,15 +273,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             log_p = target_log_probs(self.teachers_, candidates[None], wanted)
             lower = lower_log_odds(log_p, self.teachers_.weights, _SPREAD)[0]
-        own = log_odds(self.decider_.probabilities(candidates).gather(1, wanted[:, None])[:, 0].log())
         needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
-        return (lower >= needed) & (own >= question.least_log_odds[rows])
-
-    def _question(self, x: Tensor, target: Tensor, space: Space, n: int, min_prob: float | None) -> Question:
-        least = self.decider_.log_odds_at_line(target)
-        if min_prob is not None:
-            least = torch.clamp(least, min=float(np.log(min_prob / (1 - min_prob))))
-        return Question(x, target, space, n, least)
+        valid = self.decider_.valid(self.decider_.probabilities(candidates), wanted, question.min_prob)
+        return (lower >= needed) & valid
 
     def _best(self, question: Question) -> Tensor:
         """(n, B, *event) the best n candidates, feasible and different where there are enough."""
@@ -274,15 +285,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return choose(question.space, candidates, self._costs(question, candidates), question.n)
 
     def _costs(self, question: Question, candidates: Tensor) -> Tensor:
-        """(K, B) what candidates cost, with a penalty above all prices for not being accepted."""
+        """(K, B) what candidates cost, in float64; one that is refused costs `REFUSED` and more, the worse the more."""
         flat, wanted = candidates.flatten(0, 1), question.target.repeat(len(candidates))
-        probabilities = self.decider_.probabilities(flat)
-        of_target = probabilities.gather(1, wanted[:, None])[:, 0]
-        valid = self.decider_.decide(probabilities) == wanted
-        valid &= torch.logit(of_target.double()) >= question.least_log_odds.repeat(len(candidates)) - 1e-6
-        share = self.decider_.agreement(self.teachers_, flat, wanted)
-        penalty = torch.where(valid & (share >= self.survival), 0.0, torch.where(valid, 1e6 * (1 - share), 2e6))
-        cost = question.space.distance(candidates, question.x)
+        valid = self.decider_.valid(self.decider_.probabilities(flat), wanted, question.min_prob)
+        share = self.decider_.agreement(self.teachers_, flat, wanted).double()
+        penalty = REFUSED * torch.where(valid, 2.0 - share, 3.0)
+        penalty = torch.where(valid & (share >= self.survival - 1e-6), 0.0, penalty)
+        cost = question.space.distance(candidates, question.x).double()
         return cost + penalty.view_as(cost)
 
     def _package(
@@ -291,14 +300,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         x: Tensor,
         x_cf: Tensor,
         target: Tensor,
-        current: Tensor,
         before: Tensor,
         space: Space,
         n: int,
         min_prob: float | None,
     ) -> Counterfactuals:
         """Decode, judge what was decoded, and say how it went."""
-        already, stuck = current == target, space.stuck(x)
+        already, stuck = self.decider_.valid(before, target, min_prob), space.stuck(x)
         x_cf = torch.where((already | stuck).view(-1, *[1] * (x.dim() - 1)), x, x_cf)
         place = torch.arange(len(x)).repeat_interleave(n)
         factuals, each = rows if n == 1 else take_rows(rows, place), space.take(place)
@@ -326,7 +334,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             probability=after.gather(1, wanted[:, None])[:, 0].double().numpy(),
             probability_before=before.gather(1, target[:, None])[:, 0].double().numpy(),
             distance=each.distance(received, x[place]).double().numpy(),
-            changed=each.changed(answers, factuals) if isinstance(each, TabularSpace) else None,
+            changed=_changed(each, answers, factuals),
+            repeated=repeated_answers(received, n),
             certificate=sure,
             survival=self.survival,
         )
@@ -346,6 +355,19 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             hint = did_you_mean(strange[0], self.classes_.tolist())
             raise DataError(f"The target {strange[0]!r} is no class of the model, which knows {known}. {hint}".strip())
         return class_positions(wanted, self.classes_), False
+
+    def _need_gradients(self) -> None:
+        """Refuse teachers that can only be asked.
+
+        Raises:
+            SettingError: With what to do instead.
+        """
+        if not self.teachers_.differentiable:
+            raise SettingError(
+                f"{type(self).__name__} learns by gradients, and these 'hypotheses' can only be asked (estimators"
+                " without gradients). Use retrains of an avcg.Classifier, or a method that only looks at rows:"
+                " avcg.baselines.nearest.RobustNeighbour."
+            )
 
     def _space(self, rows: Any) -> Space:
         space = self.hypotheses.space
@@ -367,7 +389,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         if isinstance(space, ImageSpace):
             if max_changes is not None:
                 raise SettingError("'max_changes' is for tables. For images say which pixels may 'vary'.")
-            return space.restrict(vary, ranges)
+            pictures = space.restrict(vary, ranges)
+            counts = {len(part) for part in (pictures.low, pictures.high, pictures.may_change)} - {1, rows}
+            if counts:
+                raise SchemaError(f"The request speaks of {counts.pop()} pictures. Got {rows} in X.")
+            return pictures
         assert isinstance(space, TabularSpace)
         narrower = space.restrict(vary, ranges, max_changes)
         if narrower.freedom.rows not in (1, rows):
@@ -406,11 +432,9 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
     return torch.stack(chosen) if count else candidates
 
 
-def take_rows(rows: Any, place: Tensor) -> Any:
-    """Some rows of a frame or of images, in the order given."""
-    positions = place.cpu().numpy()
-    return (
-        rows[positions]
-        if isinstance(rows, np.ndarray)
-        else nw.from_native(rows, eager_only=True)[positions].to_native()
-    )
+def _changed(space: Space, answers: Any, factuals: Any) -> Flags | None:
+    """(N, columns) which cells differ, in the order of the user's columns; None for images."""
+    if not isinstance(space, TabularSpace):
+        return None
+    order = [space.schema.names.index(name) for name in nw.from_native(factuals, eager_only=True).columns]
+    return space.changed(answers, factuals)[:, order]

@@ -359,3 +359,18 @@ def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarr
             " a wider type, or narrow its range with between."
         )
     return whole.astype(bits)
+
+
+def take_rows(rows: Any, place: Any) -> Any:
+    """Some rows of a frame or of images, in the order given.
+
+    Args:
+        rows: A frame, or an array.
+        place: (b,) positions, as a tensor or an array.
+    """
+    positions = np.asarray(place)
+    return (
+        rows[positions]
+        if isinstance(rows, np.ndarray)
+        else nw.from_native(rows, eager_only=True)[positions].to_native()
+    )

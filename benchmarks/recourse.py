@@ -28,6 +28,7 @@ from rich.table import Table
 from avcg import AVCG, Classifier, Counterfactuals, Explainer, MCDropout, Recipe, datasets, retrains
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
+from avcg.explainer import Question
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance, pairwise_distance
 from avcg.models.opened import class_positions
 from avcg.space import TabularSpace
@@ -247,7 +248,7 @@ def paper(seeds: list[int]) -> None:
         target, labels = (class_positions(np.asarray(v), fitted.classes_) for v in (found.target, train.y))
         x_train, fresh = fitted.space_.encode(train.X), fitted.roles_.fresh
         assert fresh is not None
-        asked = fitted._question(x, target, fitted.space_, 1, None)
+        asked = Question(x, target, fitted.space_, 1)
         five = fitted._pass(asked, torch.zeros(len(x)), fitted._noise(5))
         with torch.no_grad():
             lines.append(

@@ -154,9 +154,9 @@ class TestRequests:
         found = recourse.generate(DENIED, n=3)
         assert found.frame.index.names == ["row", "answer"]
         assert len(found.frame) == len(found.status) == 120
-        for row in DENIED.index:
-            three = found.frame.loc[row]
-            assert len(three.astype(str).drop_duplicates()) == 3
+        different = found.frame.astype(str).groupby(level=0).apply(lambda three: len(three.drop_duplicates()))
+        assert (different == 3).mean() > 0.9
+        assert ((3 - different) == pd.Series(found.repeated, found.frame.index).groupby(level=0).sum()).all()
         pd.testing.assert_frame_equal(found.factuals, DENIED)
 
     def test_a_threshold_other_than_one_half(self):
@@ -217,6 +217,92 @@ class TestSameAnswers:
         assert first.to_json() != third.to_json()
 
 
+class TestWhatReviewersFound:
+    def test_changes_name_the_right_columns_whatever_their_order(self, recourse):
+        turned = DENIED[DENIED.columns[::-1]]
+        expected, found = recourse.generate(DENIED, n=2), recourse.generate(turned, n=2)
+        for one, other in zip(expected, found, strict=True):
+            assert [dict(option.changes) for option in one.options] == [
+                dict(option.changes) for option in other.options
+            ]
+        assert str(Counterfactuals.from_json(found.to_json())) == str(found)
+
+    def test_a_failed_fit_leaves_the_explainer_as_it_was(self, recourse):
+        from sklearn.exceptions import NotFittedError
+
+        before = recourse.generate(DENIED).to_json()
+        with pytest.raises(DataError, match="at least two rows"):
+            recourse.fit(TOY.X.head(1))
+        assert recourse.generate(DENIED).to_json() == before
+        never = AVCG(RETRAINS)
+        with pytest.raises(DataError):
+            never.fit(TOY.X.head(1))
+        with pytest.raises(NotFittedError):
+            never.generate(DENIED)
+
+    def test_estimators_without_gradients_are_refused_as_teachers(self):
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        numbers = TOY.X[["income", "months"]]
+        model = make_pipeline(StandardScaler(), LogisticRegression()).fit(numbers, TOY.y)
+        judges = retrains(model, numbers, TOY.y, n=4, how="bootstrap")
+        with pytest.raises(SettingError, match="learns by gradients"):
+            AVCG(judges).fit(numbers)
+        assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "infeasible").all()
+
+    def test_the_model_in_force_never_certifies(self):
+        ensemble = FiniteSet(
+            RETRAINS.predictors, RETRAINS.space, RETRAINS.classes, RETRAINS.predictors.subset(torch.tensor([3]))
+        )
+        for seed in range(20):
+            fresh = Roles.of(ensemble, torch.Generator().manual_seed(seed)).fresh
+            same = (fresh.overrides["0.weight"] == RETRAINS.predictors.overrides["0.weight"][3]).flatten(1).all(1)
+            assert not same.any()
+
+    def test_a_mixture_certifies_by_its_shares(self):
+        roles = Roles.of(Mixture([RETRAINS, MCDropout(MODEL)], [0.9, 0.1]), n_fresh=3)
+        assert len(roles.fresh) == 4, "three of one, and the other's tenth as one"
+        with pytest.raises(SettingError, match="single hypothesis"):
+            Roles.of(Mixture([RETRAINS, PointMass(MODEL)]))
+
+    def test_refit_with_a_model_of_ones_own(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            first = AVCG(RETRAINS, model=MODEL, recipe=Recipe(steps=20, layers=(16,))).fit(TOY.X)
+            assert len(first.refit(RETRAINS, TOY.X, steps=20).generate(DENIED)) == 40
+
+    def test_already_there_but_not_as_surely_as_asked(self, recourse):
+        near = TOY.X[(MODEL.predict_proba(TOY.X)[:, 1] > 0.5) & (MODEL.predict_proba(TOY.X)[:, 1] < 0.7)].head(10)
+        found = recourse.generate(near, target=1, min_prob=0.9)
+        assert not (found.status == "already_target").any()
+        assert (found.probability >= 0.9).mean() > 0.7
+
+    @pytest.mark.parametrize(
+        "index",
+        [
+            pd.date_range("2026-01-01", periods=6, name="day"),
+            pd.MultiIndex.from_product([["a", "b"], [1, 2, 3]], names=["branch", "client"]),
+            pd.Index(["x"] * 6),
+        ],
+    )
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_any_index_there_and_back(self, recourse, index, n):
+        rows = DENIED.head(6).set_axis(index)
+        found = recourse.generate(rows, n=n)
+        back = Counterfactuals.from_json(found.to_json())
+        pd.testing.assert_frame_equal(back.frame, found.frame, check_freq=False)
+        if n == 1:
+            assert found.frame.index.equals(index)
+
+    def test_answers_refused_by_one_teacher_are_tried_again(self, recourse):
+        answers = recourse.generate(DENIED)
+        x = recourse.space_.encode(answers.frame)
+        share = recourse.decider_.agreement(recourse.teachers_, x, torch.ones(40, dtype=torch.long))
+        assert (share >= 0.99).float().mean() > 0.9
+
+
 class TestJson:
     @pytest.mark.parametrize("n", [1, 2])
     def test_there_and_back(self, recourse, n):
@@ -267,11 +353,16 @@ class TestRefining:
         assert (found[:2, 0] >= 0.5).all()
         assert (found[:2, 0] < 0.7).all()
 
-    def test_the_gap_is_what_a_better_posterior_would_gain(self, recourse):
-        gaps = recourse.amortization_gap(DENIED.head(10), steps=40, n_latents=8)
+    def test_the_gap_is_what_a_better_posterior_would_gain(self):
+        smooth = Recipe(steps=200, decoder="latent", layers=(32,), risk=avcg.risk.expected_log_likelihood,
+                        temperature=None, weights=avcg.Weights())  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            paper = AVCG(RETRAINS, recipe=smooth).fit(TOY.X)
+        gaps = paper.amortization_gap(DENIED.head(10), steps=60, n_latents=300)
         assert gaps.index.equals(DENIED.head(10).index)
         np.testing.assert_allclose(gaps["gap"], gaps["encoder"] - gaps["refined"], atol=1e-6)
-        assert gaps["gap"].mean() > -0.05, "what was found with other noise is hardly worse"
+        assert gaps["gap"].mean() > 0, "a posterior of one's own is better than the encoder's"
 
     @pytest.mark.parametrize("only_encoder", [False, True])
     def test_refit_goes_on_from_where_it_was(self, recourse, only_encoder):
@@ -409,7 +500,7 @@ class TestManyClasses:
         ok = np.array([(found.status == "ok").to_numpy() for found in each])
         best = np.where(ok, np.array([found.distance for found in each]), np.inf).min(axis=0)
         both = (free.status == "ok").to_numpy() & np.isfinite(best)
-        assert (free.distance[both] <= best[both] + 1e-4).mean() > 0.9, "the cheapest class is taken"
+        assert (free.distance[both] <= best[both] + 1e-4).mean() > 0.8, "the cheapest that its teachers accept is taken"
 
 
 class TestImages:
@@ -535,6 +626,8 @@ WRONG = {
     "requests for other rows": (lambda r: r.generate(DENIED, vary=[["income"]] * 3), SchemaError, "3 rows"),
     "a probability that is none": (lambda r: r.generate(DENIED, min_prob=1.0), SettingError, "'min_prob'"),
     "no time": (lambda r: r.generate(DENIED, refine=True, time_budget=0), SettingError, "'time_budget'"),
+    "no refinement": (lambda r: r.generate(DENIED, refine=1), SettingError, "'refine' of generate"),
+    "a budget for nothing": (lambda r: r.generate(DENIED, time_budget=1.0), SettingError, "refine=True"),
     "negative changes": (lambda r: r.generate(DENIED, max_changes=-1), SchemaError, "at_most"),
     "missing columns": (lambda r: r.generate(DENIED[["income"]]), DataError, "lack column"),
     "a gap": (lambda r: r.generate(DENIED.assign(income=np.nan)), DataError, "'income' has 40 missing"),

@@ -64,11 +64,14 @@ class RobustSearch(Explainer):
         if not 0 < self.probability < 1:
             raise SettingError(f"The 'probability' of RobustSearch must be in (0, 1). Got {self.probability!r}.")
         whole(self.steps, "'steps' of RobustSearch", 1)
+        self._need_gradients()
 
     def _candidates(self, question: Question) -> Tensor:
         x, space, target = question.x, question.space, question.target
         level = math.log(self.probability / (1 - self.probability))
-        needed = torch.maximum(self.decider_.log_odds_at_line(target) + level, question.least_log_odds)
+        needed = self.decider_.log_odds_at_line(target) + level
+        if question.min_prob is not None:
+            needed = needed.clamp(min=math.log(question.min_prob / (1 - question.min_prob)))
         raw = torch.where(space.is_logit, STAY * x, x).expand(len(_WEIGHTS), *x.shape).clone().requires_grad_()
         optimizer = torch.optim.Adam([raw], lr=self.learning_rate)
         weight = torch.tensor(_WEIGHTS)[:, None].expand(-1, len(x)).clone()

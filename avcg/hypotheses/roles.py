@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from avcg.errors import SettingError
+from avcg.errors import SettingError, whole
 from avcg.hypotheses.distributions import (
     FiniteSet,
     HypothesisDistribution,
@@ -15,6 +15,7 @@ from avcg.hypotheses.distributions import (
     seeded,
 )
 from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.space import TabularSpace
 
 # Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
 _ONE_IN = 4
@@ -56,6 +57,8 @@ class Roles:
             n_teachers: Draws that stand for the teachers' mean where there is no model in force.
         """
         generator = seeded(generator)
+        if n_fresh is not None:
+            n_fresh = whole(n_fresh, "'n_fresh'", 0)
         if isinstance(hypotheses, Mixture):
             return _mixed(hypotheses, generator, n_fresh, n_teachers)
         teachers: HypothesisDistribution
@@ -63,39 +66,77 @@ class Roles:
             teachers, tuning, fresh = _split(hypotheses, generator, n_fresh)
         else:
             teachers, tuning = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
-            fresh = hypotheses.sample(n_fresh or _FRESH_DRAWS, generator=generator)
+            count = _FRESH_DRAWS if n_fresh is None else n_fresh
+            fresh = hypotheses.sample(count, generator=generator) if count else None
         in_force = model_in_force(hypotheses) or teachers.sample(n_teachers, generator=generator)
         return cls(teachers, tuning, fresh, in_force)
 
 
 def _split(
-    whole: FiniteSet, generator: torch.Generator, n_fresh: int | None
+    everyone: FiniteSet, generator: torch.Generator, n_fresh: int | None
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
-    count = len(whole)
-    if n_fresh is not None and n_fresh >= count:
+    count = len(everyone)
+    if n_fresh is not None and n_fresh > max(0, count - 2):
         raise SettingError(
-            f"Setting 'n_fresh' {n_fresh} of {count} hypotheses aside leaves none to train on. Lower it, or make more."
+            f"Setting 'n_fresh' {n_fresh} of {count} hypotheses aside leaves too few to train on. Lower it, or make"
+            " more."
         )
     aside = -(-count // _ONE_IN) if n_fresh is None else n_fresh
     if count == 1 or aside == 0:
-        return whole, whole.predictors, None
-    rest, fresh = whole.split(aside, generator=generator)
-    fresh.predictors.weights = torch.full((aside,), 1.0 / aside)  # a certificate counts heads
+        return everyone, everyone.predictors, None
+    rest, fresh = _set_aside(everyone, aside, generator)
     if count < _ONE_IN:
-        return rest, rest.predictors, fresh.predictors
+        return rest, rest.predictors, fresh
     teachers, tuning = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
-    return teachers, tuning.predictors, fresh.predictors
+    return teachers, tuning.predictors, fresh
+
+
+def _set_aside(members: FiniteSet, count: int, generator: torch.Generator) -> tuple[FiniteSet, Predictors]:
+    """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
+    weights = members.predictors.weights.cpu().clone()
+    if members.base is not None and isinstance(members.space, TabularSpace):
+        probe = torch.zeros(3, *members.space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
+        with torch.no_grad():
+            same = (members.predictors.log_probs(probe) - members.base.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
+        weights[same] = 0.0
+    count = min(count, int((weights > 0).sum()))
+    chosen = torch.multinomial(weights, count, generator=generator).sort().values
+    left = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
+    fresh = members.predictors.subset(chosen)
+    fresh.weights = torch.full((count,), 1.0 / count)
+    rest = FiniteSet(
+        members.predictors.subset(torch.nonzero(left).flatten()), members.space, members.classes, members.base
+    )
+    return rest, fresh
 
 
 def _mixed(mixture: Mixture, generator: torch.Generator, n_fresh: int | None, n_teachers: int) -> Roles:
     """Each component is parted by itself, and the parts are mixed again."""
     parts = [Roles.of(part, generator, n_fresh=n_fresh, n_teachers=n_teachers) for part in mixture.components]
     teachers = Mixture([part.teachers for part in parts], mixture.shares)
-    fresh = [part.fresh for part in parts if part.fresh is not None]
+    missing = [i for i, part in enumerate(parts) if part.fresh is None]
+    if missing and n_fresh != 0:
+        raise SettingError(
+            f"Component {missing[0]} of the mixture has a single hypothesis, so none of it can be set aside for a"
+            " certificate. Give it more, or set n_fresh=0 and do without certificates."
+        )
+    fresh = None if missing else _by_share([part.fresh for part in parts if part.fresh is not None], mixture, generator)
     base = mixture.base
     return Roles(
         teachers,
         Joined([part.tuning for part in parts], mixture.shares),
-        Joined(fresh) if fresh else None,
+        fresh,
         teachers.sample(n_teachers, generator=generator) if base is None else base,
     )
+
+
+def _by_share(parts: list[Predictors], mixture: Mixture, generator: torch.Generator) -> Predictors:
+    """Heads to count, of each component in proportion to its share: as many as the scarcest component allows."""
+    shares = torch.tensor([float(share) for share in mixture.shares or ()])
+    shares = shares / shares.sum()
+    total = min(len(part) / float(share) for part, share in zip(parts, shares, strict=True))
+    kept = []
+    for part, share in zip(parts, shares, strict=True):
+        count = max(1, min(len(part), round(total * float(share))))
+        kept.append(part.subset(torch.randperm(len(part), generator=generator)[:count].sort().values))
+    return Joined(kept)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from avcg.answers import Counterfactuals, Option, Row
+from avcg.encoding import is_gap
 from avcg.errors import DataError, MissingExtraError, whole
 
 if TYPE_CHECKING:
@@ -91,7 +92,9 @@ def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple
     numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after))
     if not numeric:
         return None
-    values = [float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if value == value]
+    values = [
+        float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if not is_gap(value)
+    ]
     low, high = min(values), max(values)
     span = (high - low) or 1.0
     return (before - low) / span, (after - low) / span
