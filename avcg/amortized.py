@@ -16,11 +16,12 @@ from torch import Tensor
 
 from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
-from avcg.errors import DataError
+from avcg.errors import DataError, SettingError
 from avcg.explainer import REFUSED, Explainer, Question, choose
 from avcg.frames import take_rows
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.predictors import Remote
 from avcg.metrics import personalisation
 from avcg.models.opened import Model, as_rows
 from avcg.objective import Draws, objective
@@ -122,6 +123,7 @@ class AVCG(Explainer):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         self._need_gradients()
+        self._settle_on_device()
         recipe = self._recipe()
         held, chosen = _hold_back(len(x), rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
@@ -137,6 +139,24 @@ class AVCG(Explainer):
         )
         self.bank_ = Bank.robust(self.teachers_, x[chosen], None if y is None else y[chosen], recipe.bank, rng)
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
+
+    def _settle_on_device(self) -> None:
+        """Where there is a device, hypotheses are asked there too: it is they who cost most."""
+        try:
+            device = torch.device(self.device)
+        except RuntimeError:
+            raise SettingError(f"The 'device' of AVCG must be one of PyTorch's. Got {self.device!r} instead.") from None
+        if device.type == "cpu":
+            return
+        roles = self.roles_
+        self.teachers_ = Remote(self.teachers_, device)
+        self.roles_ = replace(
+            roles,
+            tuning=Remote(roles.tuning, device),
+            fresh=None if roles.fresh is None else Remote(roles.fresh, device),
+            in_force=Remote(roles.in_force, device),
+        )
+        self.decider_ = Decider(self.roles_.in_force, self.threshold)
 
     def _recipe(self) -> Recipe:
         """The recipe with its weights for this table: of many columns, each single one says less."""

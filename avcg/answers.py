@@ -22,7 +22,7 @@ from avcg.errors import DataError
 Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
 
 MEANING: Mapping[str, str] = {
-    "ok": "the decision flips, and the promised share of set-aside models agrees",
+    "ok": "the decision flips, and the promised share of set-aside models agrees, where any were set aside",
     "already_target": "the decision is already the one asked for; nothing is changed",
     "infeasible": "nothing that may change is left; nothing is changed",
     "not_valid": "the best change found does not flip the decision",

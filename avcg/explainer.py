@@ -147,12 +147,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rows = as_rows(X)
         self.space_ = self._space(rows)
         rng = torch.Generator().manual_seed(seed)
-        self.roles_ = Roles.of(self.hypotheses, rng, n_fresh=self.n_fresh)
-        in_force = self.roles_.in_force
+        own = None
         if self.model is not None:
             opened = open_model(self.model)
             check_same_reading(self.hypotheses.space, opened.space, self.hypotheses.classes, opened.classes)
-            in_force = PointMass(self.model).predictors
+            own = PointMass(self.model).predictors
+        self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh)
+        in_force = self.roles_.in_force
         self.decider_ = Decider(in_force, self.threshold)
         x = self.space_.encode(rows)
         draw = self.roles_.teachers.sample(50, generator=rng)

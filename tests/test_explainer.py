@@ -456,6 +456,21 @@ class TestRoles:
         assert "models agree" not in str(found)
 
 
+class TestRemote:
+    def test_hypotheses_elsewhere_answer_the_same(self):
+        from avcg.hypotheses.predictors import Remote
+
+        x = RETRAINS.space.encode(DENIED)
+        away = Remote(RETRAINS.predictors, "cpu")
+        assert torch.equal(away.log_probs(x), RETRAINS.predictors.log_probs(x))
+        assert torch.equal(away.subset(torch.tensor([2])).log_probs(x)[0], away.log_probs(x)[2])
+        avcg.testing.check_hypotheses(FiniteSet(away, RETRAINS.space, RETRAINS.classes), x[:3])
+
+    def test_a_device_that_is_none(self):
+        with pytest.raises(SettingError, match="'device' of AVCG"):
+            AVCG(RETRAINS, device="abacus").fit(TOY.X)
+
+
 class TestDecider:
     def test_exactly_at_the_threshold_is_a_yes(self):
         decider = Decider(RETRAINS.base, threshold=0.25)

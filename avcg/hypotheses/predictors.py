@@ -342,3 +342,28 @@ class Opaque(Predictors):
     def subset(self, chosen: Tensor) -> Opaque:
         """Some of the hypotheses."""
         return Opaque([self.functions[i] for i in chosen.tolist()], of_chosen(self.weights, chosen))
+
+
+class Remote(Predictors):
+    """Hypotheses that live on another device: rows are sent there, and what comes back is where the rows were.
+
+    Args:
+        inner: The hypotheses.
+        device: Where they are to live.
+    """
+
+    def __init__(self, inner: Predictors, device: torch.device | str) -> None:
+        self.inner, self.device = inner.to(device), torch.device(device)
+        self.weights, self.differentiable = inner.weights.cpu(), inner.differentiable
+
+    def log_probs(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C)."""
+        return self.inner.log_probs(x.to(self.device)).to(x.device)
+
+    def subset(self, chosen: Tensor) -> Remote:
+        """Some of the hypotheses."""
+        return Remote(self.inner.subset(chosen), self.device)
+
+    def to(self, device: torch.device | str) -> Predictors:
+        """The hypotheses themselves, on a device."""
+        return self.inner.to(device)

@@ -45,6 +45,7 @@ class Roles:
         hypotheses: HypothesisDistribution,
         generator: torch.Generator | None = None,
         *,
+        in_force: Predictors | None = None,
         n_fresh: int | None = None,
         n_teachers: int = 50,
     ) -> Roles:
@@ -53,27 +54,29 @@ class Roles:
         Args:
             hypotheses: Of any kind. A finite set is split; anything else is drawn from anew for each part.
             generator: None: seed 0.
+            in_force: The model whose decision counts; None: the one the hypotheses were made around, if any.
             n_fresh: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
             n_teachers: Draws that stand for the teachers' mean where there is no model in force.
         """
         generator = seeded(generator)
         if n_fresh is not None:
             n_fresh = whole(n_fresh, "'n_fresh'", 0)
+        in_force = model_in_force(hypotheses) if in_force is None else in_force
         if isinstance(hypotheses, Mixture):
-            return _mixed(hypotheses, generator, n_fresh, n_teachers)
+            return _mixed(hypotheses, generator, in_force, n_fresh, n_teachers)
         teachers: HypothesisDistribution
         if isinstance(hypotheses, FiniteSet):
-            teachers, tuning, fresh = _split(hypotheses, generator, n_fresh)
+            teachers, tuning, fresh = _split(hypotheses, in_force, generator, n_fresh)
         else:
             teachers, tuning = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
             count = _FRESH_DRAWS if n_fresh is None else n_fresh
             fresh = hypotheses.sample(count, generator=generator) if count else None
-        in_force = model_in_force(hypotheses) or teachers.sample(n_teachers, generator=generator)
-        return cls(teachers, tuning, fresh, in_force)
+        mean = teachers.sample(n_teachers, generator=generator) if in_force is None else in_force
+        return cls(teachers, tuning, fresh, mean)
 
 
 def _split(
-    everyone: FiniteSet, generator: torch.Generator, n_fresh: int | None
+    everyone: FiniteSet, in_force: Predictors | None, generator: torch.Generator, n_fresh: int | None
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
     count = len(everyone)
     if n_fresh is not None and n_fresh > max(0, count - 2):
@@ -84,20 +87,22 @@ def _split(
     aside = -(-count // _ONE_IN) if n_fresh is None else n_fresh
     if count == 1 or aside == 0:
         return everyone, everyone.predictors, None
-    rest, fresh = _set_aside(everyone, aside, generator)
+    rest, fresh = _set_aside(everyone, in_force, aside, generator)
     if count < _ONE_IN:
         return rest, rest.predictors, fresh
     teachers, tuning = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
     return teachers, tuning.predictors, fresh
 
 
-def _set_aside(members: FiniteSet, count: int, generator: torch.Generator) -> tuple[FiniteSet, Predictors]:
+def _set_aside(
+    members: FiniteSet, in_force: Predictors | None, count: int, generator: torch.Generator
+) -> tuple[FiniteSet, Predictors]:
     """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
     weights = members.predictors.weights.cpu().clone()
-    if members.base is not None and isinstance(members.space, TabularSpace):
+    if in_force is not None and len(in_force) == 1 and isinstance(members.space, TabularSpace):
         probe = torch.zeros(3, *members.space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
         with torch.no_grad():
-            same = (members.predictors.log_probs(probe) - members.base.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
+            same = (members.predictors.log_probs(probe) - in_force.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
         weights[same] = 0.0
     count = min(count, int((weights > 0).sum()))
     chosen = torch.multinomial(weights, count, generator=generator).sort().values
@@ -110,9 +115,18 @@ def _set_aside(members: FiniteSet, count: int, generator: torch.Generator) -> tu
     return rest, fresh
 
 
-def _mixed(mixture: Mixture, generator: torch.Generator, n_fresh: int | None, n_teachers: int) -> Roles:
+def _mixed(
+    mixture: Mixture,
+    generator: torch.Generator,
+    in_force: Predictors | None,
+    n_fresh: int | None,
+    n_teachers: int,
+) -> Roles:
     """Each component is parted by itself, and the parts are mixed again."""
-    parts = [Roles.of(part, generator, n_fresh=n_fresh, n_teachers=n_teachers) for part in mixture.components]
+    parts = [
+        Roles.of(part, generator, in_force=in_force, n_fresh=n_fresh, n_teachers=n_teachers)
+        for part in mixture.components
+    ]
     teachers = Mixture([part.teachers for part in parts], mixture.shares)
     missing = [i for i, part in enumerate(parts) if part.fresh is None]
     if missing and n_fresh != 0:
@@ -121,12 +135,11 @@ def _mixed(mixture: Mixture, generator: torch.Generator, n_fresh: int | None, n_
             " certificate. Give it more, or set n_fresh=0 and do without certificates."
         )
     fresh = None if missing else _by_share([part.fresh for part in parts if part.fresh is not None], mixture, generator)
-    base = mixture.base
     return Roles(
         teachers,
         Joined([part.tuning for part in parts], mixture.shares),
         fresh,
-        teachers.sample(n_teachers, generator=generator) if base is None else base,
+        teachers.sample(n_teachers, generator=generator) if in_force is None else in_force,
     )
 
 
