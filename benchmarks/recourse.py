@@ -190,7 +190,8 @@ def _ratios(per_seed: pd.DataFrame) -> str:
     lines = []
     for method in ("avcg", "avcg, refined"):
         ours, neighbour = per_seed.loc[method], per_seed.loc["robust neighbour"]
-        searches = {level: per_seed.loc[f"search {level}"] for level in LEVELS}
+        there = [name for name in per_seed.index.unique(0) if name.startswith("search")]
+        searches = {name: per_seed.loc[name] for name in there}
         equal = []
         for seed in ours.index:
             fit = [
