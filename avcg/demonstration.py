@@ -20,7 +20,7 @@ from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
 from avcg.recipe import Recipe
-from avcg.report.plots import plot_changes
+from avcg.report.plots import check_picture, plot_changes
 from avcg.space import TabularSpace
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int) -> None:
         picture: Where to draw; nothing is drawn without matplotlib.
         steps: Of training the generator.
     """
+    check_picture(picture)  # before the minute it takes, not after
     data = datasets.load("breast_cancer")
     train, _, test = data.split(seed)
     about = datasets.about("breast_cancer")["title"]

@@ -618,6 +618,10 @@ class TestPicture:
         assert "income" in svg.read_text() or "rating" in svg.read_text() or len(svg.read_text()) > 5000
         with pytest.raises(SettingError, match="'rows' of plot_changes"):
             plot_changes(answers, tmp_path / "b.png", rows=0)
+        with pytest.raises(SettingError, match="no folder"):
+            plot_changes(answers, tmp_path / "nowhere" / "b.png")
+        with pytest.raises(SettingError, match=r"must end in"):
+            plot_changes(answers, tmp_path / "b.doc")
 
 
 class TestChoice:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from avcg.answers import Counterfactuals, Option, Row
 from avcg.encoding import is_gap
-from avcg.errors import DataError, MissingExtraError, whole
+from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Blue and orange of Okabe and Ito: told apart by those who see no red or no green, and in grey.
 _BEFORE, _AFTER, _LINE = "#0072B2", "#D55E00", "#999999"
 _MOST_CHANGES = 8
+_KINDS = (".png", ".svg", ".pdf")
 
 
 def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: int = 3) -> Path:
@@ -32,6 +33,7 @@ def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: i
     Raises:
         MissingExtraError: Without matplotlib.
     """
+    target = check_picture(path)
     if answers.changed is None:
         raise DataError("Images have no columns to draw. Look at .frame beside the factuals.")
     try:
@@ -49,8 +51,21 @@ def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: i
     for name, colour in (("now", _BEFORE), ("to become", _AFTER)):
         panels[0].plot([], [], "o", color=colour, label=name)
     figure.legend(loc="outside upper right", ncols=2, fontsize=8, frameon=False)
-    target = Path(path)
     figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix == ".svg" else None)
+    return target
+
+
+def check_picture(path: str | os.PathLike[str]) -> Path:
+    """Where a picture is to go, if one can go there.
+
+    Raises:
+        SettingError: If the folder does not exist, or the kind of file is not known.
+    """
+    target = Path(path)
+    if target.suffix not in _KINDS:
+        raise SettingError(f"A picture must end in {enumerate_some(_KINDS)}. Got {str(path)!r} instead.")
+    if not target.parent.is_dir():
+        raise SettingError(f"There is no folder {str(target.parent)!r} to draw a picture in. Make it first.")
     return target
 
 
