@@ -34,9 +34,10 @@ from avcg.space import TabularSpace
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
 _HELD_SHARE, _HELD_LEAST, _HELD_MOST, _MARGINS = 0.15, 60, 1000, 25
-# Answers that are not accepted are tried again: with more margin, and from other latents.
+# Answers that are not accepted are tried again: with more margin, from other latents, and from rows of the bank.
 _HARDER = (0.0, 0.7, 1.5, 3.0)
 _RETRY_LATENTS = 3
+_ROWS_TRIED = 20  # of the bank, where the generator's own answers are refused
 # Refining also looks at answers with less margin, and at doing without each of the first changes.
 _EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
 _LATENTS_EACH = 2  # drawn for each of n answers
@@ -148,14 +149,7 @@ class AVCG(Explainer):
             raise SettingError(f"The 'device' of AVCG must be one of PyTorch's. Got {self.device!r} instead.") from None
         if device.type == "cpu":
             return
-        roles = self.roles_
-        self.teachers_ = Remote(self.teachers_, device)
-        self.roles_ = replace(
-            roles,
-            tuning=Remote(roles.tuning, device),
-            fresh=None if roles.fresh is None else Remote(roles.fresh, device),
-            in_force=Remote(roles.in_force, device),
-        )
+        self.teachers_, self.roles_ = Remote(self.teachers_, device), self.roles_.on(device)
         self.decider_ = Decider(self.roles_.in_force, self.threshold)
 
     def _recipe(self) -> Recipe:
@@ -288,7 +282,8 @@ class AVCG(Explainer):
         if len(refused):
             some, noise = question.take(refused), self._noise(_RETRY_LATENTS)
             tried = torch.cat([self._pass(some, margin[refused] + more, noise) for more in _HARDER])
-            tried = torch.cat([answers[refused][None], tried])
+            rows = self.bank_.neighbours(some.space, some.x, some.target, _ROWS_TRIED)
+            tried = torch.cat([answers[refused][None], tried, rows])
             answers[refused] = choose(some.space, tried, self._costs(some, tried), 1)[0]
         return answers
 
@@ -298,13 +293,14 @@ class AVCG(Explainer):
         return torch.randn(count, self.generator_.n_latent, generator=rng)
 
     def _candidates(self, question: Question) -> Tensor:
-        """(K, B, *event) the first answer; for more: other latents, more margin, doing without some of its changes."""
+        """(K, B, *event) the first answer; for more: other latents, margins, fewer of its changes, rows of the bank."""
         margin = self._margin(question)
         first = self._accepted(question, margin)
         if question.n == 1:
             return first[None]
         found = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
         found += [self._pass(question, margin + more) for more in _HARDER[1:]]
+        found.append(self.bank_.neighbours(question.space, question.x, question.target, _LATENTS_EACH * question.n))
         for rank in range(question.n):
             narrower, answer, place = question, first, rank
             for _ in range(2):  # without one change, and then also without what took its place

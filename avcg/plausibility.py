@@ -10,6 +10,7 @@ from torch import Tensor
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors
+from avcg.space import Space
 
 # Distances of so many pairs at a time are held at once.
 _PAIRS = 2**24
@@ -64,6 +65,27 @@ class Bank:
     def to(self, device: torch.device | str) -> Bank:
         """The same on another device."""
         return Bank(tuple(rows.to(device) for rows in self.rows), self.k)
+
+    def neighbours(self, space: Space, x: Tensor, target: Tensor, count: int) -> Tensor:
+        """The rows of the target that cost least to become, with what may not change put back.
+
+        Args:
+            space: What each row may change.
+            x: (B, *event) the factuals.
+            target: (B,) class positions.
+            count: How many.
+
+        Returns:
+            (count, B, *event) the cheapest first; the factual itself where there are not so many.
+        """
+        result = x.expand(count, *x.shape).clone()
+        for label, rows in enumerate(self.rows):
+            mine = torch.nonzero(target == label).flatten()
+            if len(mine) and len(rows):
+                near = nearest(space.priced(x[mine]), space.priced(rows), count, p=1.0)
+                found = space.take(mine).project(rows[near.T], x[mine])
+                result[: len(found), mine] = found
+        return result
 
     def __call__(self, x_cf: Tensor, target: Tensor) -> Tensor:
         """The mean Euclidean distance, in codes, to the nearest rows of the target.

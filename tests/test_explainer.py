@@ -548,7 +548,7 @@ class TestImages:
 class TestNeighbours:
     def test_nearest_unlike_is_brute_force(self):
         found = NearestUnlike(RETRAINS).fit(TOY.X, TOY.y)
-        x, rows = found.space_.encode(DENIED), found.rows_[1]
+        x, rows = found.space_.encode(DENIED), found.bank_.rows[1]
         answers = found.generate(DENIED)
         for i in range(5):
             distances = found.space_.distance(rows[None].transpose(0, 1), x[i : i + 1])[:, 0]

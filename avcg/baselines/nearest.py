@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from avcg.explainer import Explainer, Question
-from avcg.plausibility import nearest
+from avcg.plausibility import Bank
 
 # Nearest rows looked at before a search is given up.
 _LOOKED_AT = 50
@@ -37,10 +37,11 @@ class NearestUnlike(Explainer):
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
         decided = self.decider_.decide(self.decider_.probabilities(x))
         least = self._least(x)
-        self.rows_ = []
+        rows = []
         for label in range(len(self.classes_)):
             mine = (decided == label) & (least[:, label] > _SURE if self._robust else True)
-            self.rows_.append(x[mine & (y == label) if y is not None else mine])
+            rows.append(x[mine & (y == label) if y is not None else mine])
+        self.bank_ = Bank(rows)
 
     def _least(self, x: Tensor) -> Tensor:
         """(N, C) the lowest probability that any teacher gives."""
@@ -49,14 +50,7 @@ class NearestUnlike(Explainer):
 
     def _candidates(self, question: Question) -> Tensor:
         count = max(question.n, _LOOKED_AT if self._robust else 1)
-        result = question.x.expand(count, *question.x.shape).clone()
-        for label, rows in enumerate(self.rows_):
-            mine = torch.nonzero(question.target == label).flatten()
-            if len(mine) and len(rows):
-                priced = question.space.priced
-                near = nearest(priced(question.x[mine]), priced(rows), count, p=1.0)
-                found = question.space.take(mine).project(rows[near.T], question.x[mine])
-                result[: len(found), mine] = found
+        result = self.bank_.neighbours(question.space, question.x, question.target, count)
         return self._first_sure(question, result) if self._robust else result
 
     def _first_sure(self, question: Question, candidates: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -14,7 +14,7 @@ from avcg.hypotheses.distributions import (
     model_in_force,
     seeded,
 )
-from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.space import TabularSpace
 
 # Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
@@ -73,6 +73,15 @@ class Roles:
             fresh = hypotheses.sample(count, generator=generator) if count else None
         mean = teachers.sample(n_teachers, generator=generator) if in_force is None else in_force
         return cls(teachers, tuning, fresh, mean)
+
+    def on(self, device: torch.device) -> Roles:
+        """The same, with all that is asked again and again living on a device."""
+        return replace(
+            self,
+            tuning=Remote(self.tuning, device),
+            fresh=None if self.fresh is None else Remote(self.fresh, device),
+            in_force=Remote(self.in_force, device),
+        )
 
 
 def _split(
