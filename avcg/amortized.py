@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
@@ -30,10 +31,9 @@ from avcg.recipe import Recipe, draw_targets, fit_generator
 from avcg.refine import Deadline, Refinement, Score, descend
 from avcg.risk import Hinge
 from avcg.schema import Schema
-from avcg.space import TabularSpace
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
-_HELD_SHARE, _HELD_LEAST, _HELD_MOST, _MARGINS = 0.15, 60, 1000, 25
+_HELD_SHARE, _HELD_LEAST, _HELD_CODES, _MARGINS = 0.15, 60, 100_000, 25
 # Answers that are not accepted are tried again: with more margin, from other latents, and from rows of the bank.
 _HARDER = (0.0, 0.7, 1.5, 3.0)
 _RETRY_LATENTS = 3
@@ -44,7 +44,6 @@ _LATENTS_EACH = 2  # drawn for each of n answers
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 _COLLAPSED, _ACTIVE = 0.1, 0.01
-_USUAL_COLUMNS = 14  # the weights of changes and of plausibility are for a table of so many columns
 _REFINED_ROWS, _REFINED_LEVELS = 300, tuple(0.5 * i for i in range(-6, 11))
 _WATCHED = 256  # rows looked at after each epoch
 
@@ -126,7 +125,7 @@ class AVCG(Explainer):
         self._need_gradients()
         self._settle_on_device()
         recipe = self._recipe()
-        held, chosen = _hold_back(len(x), rng)
+        held, chosen = _hold_back(x, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
             self.space_,
@@ -153,12 +152,7 @@ class AVCG(Explainer):
         self.decider_ = Decider(self.roles_.in_force, self.threshold)
 
     def _recipe(self) -> Recipe:
-        """The recipe with its weights for this table: of many columns, each single one says less."""
-        recipe = self.recipe or Recipe()
-        columns = len(self.space_.schema) if isinstance(self.space_, TabularSpace) else self.space_.event_shape[-1] ** 2
-        scale, weights = _USUAL_COLUMNS / columns, recipe.weights
-        scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
-        return replace(recipe, weights=scaled)
+        return (self.recipe or Recipe()).scaled_to(self.space_)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train some parameters, look at each epoch, and choose the margin."""
@@ -238,13 +232,15 @@ class AVCG(Explainer):
         """The least that refining must leave the teachers for the promise to hold on rows that were not trained on."""
         answers = self._accepted(question, self._line(question) + self.calibration_.margin)[None]
         promise = min(self.survival, self.calibration_.best)
-        for level in _REFINED_LEVELS:
+
+        def holds(level: float) -> bool:
             self.refined_margin_ = level
             shorter = self._refined(question, answers, Refinement(), Deadline())[0]
             survival, error = survival_of(self.decider_, self.roles_.tuning, shorter, question.target)
-            if survival - CLEAR * error >= promise:
-                break
-        return level
+            return survival - CLEAR * error >= promise
+
+        least = bisect_left(_REFINED_LEVELS[:-1], True, key=holds)  # what more must be left, survives more
+        return _REFINED_LEVELS[least]
 
     def _line(self, question: Question) -> Tensor:
         return self.decider_.log_odds_at_line(question.target)
@@ -425,7 +421,7 @@ class AVCG(Explainer):
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.generator_ = copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
-        held, chosen = _hold_back(len(x), rng)
+        held, chosen = _hold_back(x, rng)
         renewed.bank_ = Bank.robust(renewed.teachers_, x[chosen], None, recipe.bank, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
@@ -435,10 +431,11 @@ class AVCG(Explainer):
         return renewed
 
 
-def _hold_back(n_rows: int, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _hold_back(x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Positions of rows to choose the margin by, and of those to train on."""
-    if n_rows < 2:
-        raise DataError(f"A generator needs at least two rows to train on. Got {n_rows}.")
-    order = torch.randperm(n_rows, generator=rng)
-    count = min(max(round(_HELD_SHARE * n_rows), min(_HELD_LEAST, n_rows // 3), 1), _HELD_MOST)
+    if len(x) < 2:
+        raise DataError(f"A generator needs at least two rows to train on. Got {len(x)}.")
+    order = torch.randperm(len(x), generator=rng)
+    most = max(_HELD_CODES // x[0].numel(), _HELD_LEAST)
+    count = min(max(round(_HELD_SHARE * len(x)), min(_HELD_LEAST, len(x) // 3), 1), most)
     return order[:count], order[count:]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from avcg.errors import DataError, SchemaError
+from avcg.relaxation import inward_clamp
 
 Pixels = NDArray[Any]
 Layout = Literal["none", "last", "first"]
@@ -160,7 +161,7 @@ class ImageSpace:
         if rows:
             raise SchemaError(f"This space was restricted for {rows.pop()} rows. Got {len(x)} rows.")
         low, high = self._room(x)
-        return torch.where(self.may_change.to(x.device), torch.minimum(torch.maximum(raw, low), high), x)
+        return torch.where(self.may_change.to(x.device), inward_clamp(raw, low, high), x)
 
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest allowed image, on whole pixel values for uint8."""

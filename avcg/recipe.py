@@ -18,11 +18,13 @@ from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.risk import Hinge, Risk, expected_log_likelihood
-from avcg.space import Space
+from avcg.space import Space, TabularSpace
 from avcg.training import Epoch, Training, train
 
 # An epoch has at least so many rows: few rows are gone through several times.
 _ROWS_AN_EPOCH = 4096
+# The weights are for a table of so many columns.
+_USUAL_COLUMNS = 14
 # From so many rows on, there is no need to make more of them.
 _MANY_ROWS = 5000
 
@@ -104,6 +106,18 @@ class Recipe:
             raise SettingError(f"The 'margins' of Recipe must be (low, high). Got {self.margins!r} instead.")
         if self.targets not in ("other", "all"):
             raise SettingError(f"The 'targets' of Recipe must be 'other' or 'all'. Got {self.targets!r} instead.")
+
+    def scaled_to(self, space: Space) -> Self:
+        """The same with its weights for a space: of many columns, or pixels, each single one says less."""
+        columns = len(space.schema) if isinstance(space, TabularSpace) else math.prod(space.event_shape)
+        scale = _USUAL_COLUMNS / columns
+        weights = self.weights
+        scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
+        if (
+            not isinstance(space, TabularSpace) and self.distance is None
+        ):  # a picture's own distance is a mean, a table's a sum
+            scaled = replace(scaled, proximity=_USUAL_COLUMNS * weights.proximity)
+        return replace(self, weights=scaled)
 
     @classmethod
     def paper(cls, proximity: float = 3.0) -> Self:

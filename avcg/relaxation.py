@@ -52,6 +52,12 @@ class _InwardClamp(torch.autograd.Function):
         return gradient.masked_fill(outward, 0.0), None, None
 
 
+def inward_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """The value, clamped to [low, high], with gradients that lead back in from outside."""
+    clamped: Tensor = _InwardClamp.apply(value, low, high)  # type: ignore[no-untyped-call]
+    return clamped
+
+
 @dataclass(frozen=True, eq=False)
 class Relaxation:
     """The arrays of an encoding and a freedom as tensors on one device, and what training does with them."""
@@ -134,7 +140,7 @@ class Relaxation:
         if gates is not None:
             # A gap has no place to set out from: its gate says how far it is filled, and the number is as given.
             numbers, filled = torch.where(missing, numbers, here + gates * (numbers - here)), 1.0 - gates
-        numbers = _InwardClamp.apply(numbers, low, high)  # type: ignore[no-untyped-call]
+        numbers = inward_clamp(numbers, low, high)
         numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
         # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
         gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing

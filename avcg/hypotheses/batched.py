@@ -18,6 +18,7 @@ from avcg.noise import GaussianDropout, Noise
 
 _ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.SELU)
 _IDENTITY = (nn.Identity, nn.Dropout, GaussianDropout)  # in evaluation mode
+_MATRIX = 2  # axes of the weights of a linear layer; those of convolutions have more
 Step = tuple[str, nn.Module]
 
 
@@ -108,10 +109,19 @@ def stacked_forward(network: nn.Module, event_dim: int) -> Forward:
     if plan is not None:
         return plan.run
 
+    filters = {name for name, value in network.named_parameters() if value.dim() > _MATRIX}
+
     def forward(x: Tensor, overrides: Mapping[str, Tensor], count: int) -> Tensor:
         if not overrides:
             return network(x).expand(count, -1, -1)
         own = 0 if x.dim() > event_dim + 1 else None
+        if filters & overrides.keys():
+            # Convolutions with weights of their own: one after the other beats the grouped convolution vmap makes.
+            each = [
+                ({name: value[i] for name, value in overrides.items()}, x if own is None else x[i])
+                for i in range(count)
+            ]
+            return torch.stack([functional_call(network, some, (rows,)) for some, rows in each])
         call = vmap(lambda some, rows: functional_call(network, some, (rows,)), in_dims=(0, own))
         return call(dict(overrides), x)
 
