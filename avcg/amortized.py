@@ -17,16 +17,16 @@ from torch import Tensor
 
 from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
-from avcg.errors import DataError, SettingError
-from avcg.explainer import REFUSED, Explainer, Question, choose
+from avcg.errors import DataError
+from avcg.explainer import Explainer
 from avcg.frames import take_rows
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
-from avcg.hypotheses.predictors import Remote
 from avcg.metrics import personalisation
 from avcg.models.opened import Model, as_rows
 from avcg.objective import Draws, objective
 from avcg.plausibility import Bank
+from avcg.questions import REFUSED, Question, choose
 from avcg.recipe import Recipe, draw_targets, fit_generator
 from avcg.refine import Deadline, Refinement, Score, descend
 from avcg.risk import Hinge
@@ -97,10 +97,9 @@ class AVCG(Explainer):
     ) -> None:
         super().__init__(
             hypotheses, schema, model=model, threshold=threshold, survival=survival, n_fresh=n_fresh,
-            random_state=random_state,
+            device=device, random_state=random_state,
         )  # fmt: skip
         self.recipe = recipe
-        self.device = device
 
     @classmethod
     def paper(
@@ -109,6 +108,8 @@ class AVCG(Explainer):
         schema: Schema | None = None,
         *,
         proximity: float = 3.0,
+        n_fresh: int | None = None,
+        device: str = "cpu",
         random_state: int = 0,
     ) -> Self:
         """The paper's configuration; see `Recipe.paper`.
@@ -117,13 +118,15 @@ class AVCG(Explainer):
             hypotheses: As in the class; AVCG-B with MCDropout, AVCG-R with a Rashomon set.
             schema: What may change.
             proximity: λ.
+            n_fresh: As in the class; 0 to train on every member of a finite set, as the paper does.
+            device: As in the class.
             random_state: Seed.
         """
-        return cls(hypotheses, schema, recipe=Recipe.paper(proximity), random_state=random_state)
+        recipe = Recipe.paper(proximity)
+        return cls(hypotheses, schema, recipe=recipe, n_fresh=n_fresh, device=device, random_state=random_state)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         self._need_gradients()
-        self._settle_on_device()
         recipe = self._recipe()
         held, chosen = _hold_back(x, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
@@ -140,23 +143,12 @@ class AVCG(Explainer):
         self.bank_ = Bank.robust(self.teachers_, x[chosen], None if y is None else y[chosen], recipe.bank, rng)
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
 
-    def _settle_on_device(self) -> None:
-        """Where there is a device, hypotheses are asked there too: it is they who cost most."""
-        try:
-            device = torch.device(self.device)
-        except RuntimeError:
-            raise SettingError(f"The 'device' of AVCG must be one of PyTorch's. Got {self.device!r} instead.") from None
-        if device.type == "cpu":
-            return
-        self.teachers_, self.roles_ = Remote(self.teachers_, device), self.roles_.on(device)
-        self.decider_ = Decider(self.roles_.in_force, self.threshold)
-
     def _recipe(self) -> Recipe:
         return (self.recipe or Recipe()).scaled_to(self.space_)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train some parameters, look at each epoch, and choose the margin."""
-        device = torch.device(self.device)
+        device = self._torch_device()
         self.generator_.requires_grad_(False)
         for parameter in trained:
             parameter.requires_grad_(True)
@@ -252,7 +244,7 @@ class AVCG(Explainer):
         return margin if asked is None else margin.clamp(min=math.log(asked / (1 - asked)) + _A_LITTLE)
 
     def _request(self, question: Question, margin: Tensor) -> Request:
-        device = torch.device(self.device)
+        device = self._torch_device()
         parts = (question.x, question.target, question.space.leeway(question.x), margin)
         return Request(*(part.to(device) for part in parts))
 
@@ -274,6 +266,8 @@ class AVCG(Explainer):
     def _accepted(self, question: Question, margin: Tensor) -> Tensor:
         """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
         answers = self._pass(question, margin)[0]
+        if self._recipe().single_pass:
+            return answers
         refused = torch.nonzero(self._costs(question, answers[None])[0] >= REFUSED).flatten()
         if len(refused):
             some, noise = question.take(refused), self._noise(_RETRY_LATENTS)
@@ -294,6 +288,8 @@ class AVCG(Explainer):
         first = self._accepted(question, margin)
         if question.n == 1:
             return first[None]
+        if self._recipe().single_pass:
+            return torch.cat([first[None], self._pass(question, margin, self._noise(question.n - 1))])
         found = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
         found += [self._pass(question, margin + more) for more in _HARDER[1:]]
         found.append(self.bank_.neighbours(question.space, question.x, question.target, _LATENTS_EACH * question.n))

@@ -9,8 +9,8 @@ import pandas as pd
 from torch import Tensor
 
 from avcg.decisions import Decider
-from avcg.explainer import Question
 from avcg.hypotheses.predictors import Predictors
+from avcg.questions import Question
 
 # Standard errors over hypotheses by which a promise is kept clear.
 CLEAR = 2.0

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import numbers
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Self
 
@@ -27,46 +26,22 @@ from avcg.encoding import Flags
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.frames import take_rows
 from avcg.hypotheses.distributions import HypothesisDistribution, PointMass, check_same_reading
-from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.roles import Roles
 from avcg.images import ImageSpace
 from avcg.models.opened import Model, as_rows, class_positions, open_model
 from avcg.objective import target_log_probs
+from avcg.questions import REFUSED, Question, choose
 from avcg.refine import Deadline, Refinement, prune
 from avcg.risk import lower_log_odds
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
 
 _CONFIDENCE = 0.95
-REFUSED = 1e6  # no price reaches this
-_NEAR = 3.0  # what it costs an answer to be hardly different from another
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
 _REFINED_MARGIN, _SPREAD = 0.5, 2.0
 # Rows answered at a time, so that memory is bounded by this and not by the input.
 _ROWS_AT_ONCE = 16_384
-
-
-@dataclass(frozen=True, eq=False)
-class Question:
-    """B rows as a method sees them.
-
-    Attributes:
-        x: (B, *event) the factuals.
-        target: (B,) class positions.
-        space: What each may change.
-        n: Answers wanted.
-        min_prob: Of the target that the model in force must give; None: enough for its decision.
-    """
-
-    x: Tensor
-    target: Tensor
-    space: Space
-    n: int
-    min_prob: float | None = None
-
-    def take(self, rows: Tensor) -> Question:
-        """Some of the rows."""
-        return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows))
 
 
 class Explainer(BaseEstimator):  # type: ignore[misc]
@@ -79,6 +54,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
         survival: The share of models that is promised to agree with an answer, in (0, 1).
         n_fresh: Hypotheses set aside for certificates, never trained against; None: a quarter of a finite set, or 50.
+        device: Where hypotheses are asked, and networks of the method's own live.
         random_state: Seed.
 
     Attributes:
@@ -106,6 +82,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         threshold: float | None = None,
         survival: float = 0.99,
         n_fresh: int | None = None,
+        device: str = "cpu",
         random_state: int = 0,
     ) -> None:
         self.hypotheses = hypotheses
@@ -114,6 +91,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         self.threshold = threshold
         self.survival = survival
         self.n_fresh = n_fresh
+        self.device = device
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -153,11 +131,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             check_same_reading(self.hypotheses.space, opened.space, self.hypotheses.classes, opened.classes)
             own = PointMass(self.model).predictors
         self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh)
-        in_force = self.roles_.in_force
-        self.decider_ = Decider(in_force, self.threshold)
-        x = self.space_.encode(rows)
         draw = self.roles_.teachers.sample(50, generator=rng)
-        self.teachers_ = Joined([in_force, draw])
+        self.teachers_ = Joined([self.roles_.in_force, draw])
+        device = self._torch_device()
+        if device.type != "cpu":  # it is hypotheses that cost most
+            self.teachers_, self.roles_ = Remote(self.teachers_, device), self.roles_.on(device)
+        self.decider_ = Decider(self.roles_.in_force, self.threshold)
+        x = self.space_.encode(rows)
         self.refined_margin_ = _REFINED_MARGIN
         probabilities = self.decider_.probabilities(x[:2])
         known = self.hypotheses.classes
@@ -166,6 +146,27 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         if labels is not None and len(labels) != len(x):
             raise DataError(f"There must be one label per row, {len(x)}. Got {len(labels)}.")
         return rng, rows, x, labels
+
+    def _torch_device(self) -> torch.device:
+        try:
+            return torch.device(self.device)
+        except RuntimeError:
+            name = type(self).__name__
+            raise SettingError(f"The 'device' of {name} must be one of PyTorch's. Got {self.device!r}.") from None
+
+    def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:
+        """What `generate` does between reading and judging.
+
+        Args:
+            x: (B, *event) encoded rows.
+            target: (B,) class positions.
+            n: Answers for each row.
+
+        Returns:
+            (n, B, *event) encoded, feasible answers.
+        """
+        check_is_fitted(self)
+        return self._best(Question(x, target, self.space_, n))
 
     def generate(
         self,
@@ -408,29 +409,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def _candidates(self, question: Question) -> Tensor:
         """(K, B, *event) feasible candidates, K >= n."""
         raise NotImplementedError
-
-
-def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
-    """(n, B, *event) for each row the cheapest candidates that differ, by 1 or more where that is not much dearer.
-
-    A candidate is taken twice only where there are no others.
-
-    Args:
-        space: For distances.
-        candidates: (K, B, *event).
-        costs: (K, B).
-        n: At most K.
-    """
-    count, rows = costs.shape
-    costs, everyone = costs.clone(), torch.arange(rows, device=costs.device)
-    chosen = []
-    for _ in range(n):
-        best = costs.argmin(dim=0)
-        found = candidates[best, everyone]
-        chosen.append(found)
-        apart = space.distance(candidates, found)
-        costs = costs + _NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, 1e9, 0.0)
-    return torch.stack(chosen) if count else candidates
 
 
 def _changed(space: Space, answers: Any, factuals: Any) -> Flags | None:

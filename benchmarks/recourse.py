@@ -28,9 +28,9 @@ from rich.table import Table
 from avcg import AVCG, Classifier, Counterfactuals, Explainer, MCDropout, Recipe, datasets, retrains
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
-from avcg.explainer import Question
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance, pairwise_distance
 from avcg.models.opened import class_positions
+from avcg.questions import Question
 from avcg.space import TabularSpace
 
 RESULTS = Path(__file__).parent / "results" / "recourse"

@@ -16,9 +16,9 @@ from avcg.answers import MEANING
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.decisions import Decider
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
-from avcg.explainer import choose
 from avcg.hypotheses.distributions import FiniteSet, Mixture
 from avcg.hypotheses.roles import Roles
+from avcg.questions import choose
 from avcg.refine import Deadline, prune
 
 SHORT = Recipe(steps=400, layers=(64, 64), batch_size=128)
@@ -574,6 +574,7 @@ class TestNeighbours:
 
 class TestContract:
     def test_every_method_keeps_it(self, recourse):
+        from avcg.baselines.descent import Descent
         from avcg.baselines.search import RobustSearch
         from avcg.testing import check_explainer
 
@@ -581,7 +582,7 @@ class TestContract:
         check_explainer(recourse, rows)
         for kind in (NearestUnlike, RobustNeighbour, ClassMean):
             check_explainer(kind(RETRAINS).fit(TOY.X, TOY.y), rows)
-        check_explainer(RobustSearch(RETRAINS, steps=40).fit(TOY.X), rows)
+        check_explainer(RobustSearch(RETRAINS, descent=Descent(40, probability=0.7, proximity=1.0)).fit(TOY.X), rows)
 
     def test_it_catches_a_method_that_looks_at_its_neighbours(self):
         from avcg.testing import check_explainer
@@ -597,16 +598,17 @@ class TestContract:
 
 class TestSearch:
     def test_every_teacher_is_convinced_or_there_is_no_answer(self):
+        from avcg.baselines.descent import Descent
         from avcg.baselines.search import RobustSearch
 
-        found = RobustSearch(RETRAINS, probability=0.8, steps=150).fit(TOY.X)
+        found = RobustSearch(RETRAINS, descent=Descent(150, probability=0.8, proximity=1.0)).fit(TOY.X)
         answers = found.generate(DENIED)
         told = answers.changed.any(axis=1)
         assert told.mean() > 0.9
         x = found.space_.encode(answers.frame)[told]
         assert (found.teachers_.log_probs(x).exp()[..., 1] >= 0.8 - 1e-4).all()
-        with pytest.raises(SettingError, match="'probability' of RobustSearch"):
-            RobustSearch(RETRAINS, probability=1.0).fit(TOY.X)
+        with pytest.raises(SettingError, match="'probability' of Descent"):
+            Descent(probability=1.0)
 
 
 class TestPicture:

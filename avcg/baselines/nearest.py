@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from avcg.explainer import Explainer, Question
+from avcg.explainer import Explainer
 from avcg.plausibility import Bank
+from avcg.questions import Question
 
 # Nearest rows looked at before a search is given up.
 _LOOKED_AT = 50

@@ -73,6 +73,11 @@ class ClassAutoencoders:
         )
         return cls(network, state, tuple(history))
 
+    def to(self, device: torch.device | str) -> ClassAutoencoders:
+        """The same on another device."""
+        state = {name: value.to(device) for name, value in self.state.items()}
+        return ClassAutoencoders(self.network.to(device), state, self.history)
+
     def errors(self, x: Tensor) -> Tensor:
         """Squared reconstruction error of each row under each class's autoencoder.
 

@@ -1,0 +1,99 @@
+"""Variational autoencoders of rows: CF-VAE, which decodes another label, and what QUCE judges strangeness by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from avcg.explainer import Explainer
+from avcg.generator import Generator, Request
+from avcg.questions import Question
+from avcg.space import Space
+from avcg.training import Training, train
+
+_STEPS, _ROWS = 2000, 128
+
+
+def fit_vae(
+    space: Space, x: Tensor, labels: Tensor, n_classes: int, rng: torch.Generator, device: torch.device
+) -> Generator:
+    """A conditional variational autoencoder q(z | x, y), p(x | z, y) with unit noise.
+
+    Args:
+        space: Of the rows.
+        x: (N, *event).
+        labels: (N,) class positions; with one class it is a plain autoencoder.
+        n_classes: C.
+        rng: Of everything.
+        device: Where it is trained, and stays.
+    """
+    pictures = x.dim() == 4
+    generator = Generator(
+        space,
+        n_classes,
+        decoder="latent",
+        n_latent=min(16, max(1, x[0].numel() // 2)),
+        encoder=(32, 64) if pictures else (128, 64),
+        layers=(32, 64) if pictures else (64, 128),
+        smooth=False,
+        generator=rng,
+    ).to(device)
+    x, labels = x.to(device), labels.to(device)
+
+    def loss(rows: Tensor) -> Tensor:
+        rows = rows.to(device)
+        return vae_loss(generator, space, x[rows], labels[rows], rng).mean()
+
+    epochs = max(1, round(_STEPS * _ROWS / len(x)))
+    settings = Training(epochs, min(_ROWS, len(x)), 1e-3, patience=None, clip=5.0)
+    train(list(generator.parameters()), loss, len(x), settings, generator=rng, label="Training an autoencoder")
+    return generator.requires_grad_(False).eval()
+
+
+def vae_loss(generator: Generator, space: Space, x: Tensor, labels: Tensor, rng: torch.Generator | None) -> Tensor:
+    """(B,) minus the evidence bound of rows, but for a constant: half the squared error, and the divergence.
+
+    Args:
+        generator: As `fit_vae` makes it.
+        space: What the rows may be.
+        x: (B, *event).
+        labels: (B,).
+        rng: Of z; None: z is its mean.
+    """
+    device = next(generator.parameters()).device
+    here = x.to(device)
+    request = _request(here, labels.to(device))
+    posterior = generator.posterior(request)
+    shape = (1, len(x), generator.n_latent)
+    noise = torch.zeros(shape) if rng is None else torch.randn(shape, generator=rng)
+    # A category is read as the shares that its logits stand for; nothing is held to the bounds of a request.
+    back = space.relax(generator(request, posterior.sample(noise.to(device))).raw[0], here.detach())
+    return (0.5 * (back - here).square().flatten(1).sum(dim=1) + posterior.kl()).to(x.device)
+
+
+def _request(x: Tensor, labels: Tensor) -> Request:
+    none = x.new_zeros(len(x))
+    return Request(x, labels, none, none)
+
+
+class CFVAE(Explainer):
+    """A conditional autoencoder (Sohn et al. 2015) that encodes a row with its label and decodes it with another.
+
+    It never asks the predictor: the paper's CF-VAE.
+    """
+
+    def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
+        labels = self.decider_.decide(self.decider_.probabilities(x)) if y is None else y
+        self.vae_ = fit_vae(self.space_, x, labels, len(self.classes_), rng, self._torch_device())
+
+    @torch.no_grad()
+    def _candidates(self, question: Question) -> Tensor:
+        device = self._torch_device()
+        x, target = question.x.to(device), question.target.to(device)
+        present = self.decider_.decide(self.decider_.probabilities(question.x)).to(device)
+        posterior = self.vae_.posterior(_request(x, present))
+        rng = torch.Generator().manual_seed(self.random_state)
+        noise = torch.randn(question.n, 1, self.vae_.n_latent, generator=rng)
+        noise[0] = 0.0
+        raw = self.vae_(_request(x, target), posterior.sample(noise.to(device))).raw.cpu()
+        return question.space.project(question.space.relax(raw, question.x), question.x)

@@ -1,0 +1,1 @@
+"""The benchmark: protocols, cells, tables and figures."""

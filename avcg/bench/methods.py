@@ -1,0 +1,90 @@
+"""The names that protocols may use, and what they make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields, replace
+from typing import Any
+
+from avcg.amortized import AVCG
+from avcg.baselines.descent import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
+from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
+from avcg.baselines.search import RobustSearch
+from avcg.baselines.vae import CFVAE
+from avcg.bench.protocol import Method
+from avcg.errors import SettingError, did_you_mean
+from avcg.explainer import Explainer
+from avcg.hypotheses.distributions import HypothesisDistribution
+from avcg.recipe import Recipe
+
+Make = Callable[[Method, HypothesisDistribution, int | None, str, int], Explainer]
+
+
+def _generator(base: Callable[[], Recipe]) -> Make:
+    def make(
+        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
+    ) -> Explainer:
+        recipe = changed_recipe(base(), method)
+        return AVCG(hypotheses, recipe=recipe, n_fresh=n_fresh, device=device, random_state=seed)
+
+    return make
+
+
+def _search(kind: type[GradientSearch]) -> Make:
+    def make(
+        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
+    ) -> Explainer:
+        descent = _changed(kind.usual, method.descent, f"descent of {method.name!r}")
+        return kind(hypotheses, descent=descent, n_fresh=n_fresh, device=device, random_state=seed)
+
+    return make
+
+
+def _plain(kind: type[Explainer]) -> Make:
+    def make(
+        method: Method,  # noqa: ARG001  it has no settings
+        hypotheses: HypothesisDistribution,
+        n_fresh: int | None,
+        device: str,
+        seed: int,
+    ) -> Explainer:
+        return kind(hypotheses, n_fresh=n_fresh, device=device, random_state=seed)
+
+    return make
+
+
+KINDS: Mapping[str, Make] = {
+    "avcg": _generator(Recipe),
+    "avcg_paper": _generator(Recipe.paper),
+    "mahajan": _generator(Recipe.mahajan),
+    "wachter": _search(Wachter),
+    "batten": _search(Batten),
+    "quce": _search(QUCE),
+    "schut": _search(Schut),
+    "entropic": _search(EntropicSearch),
+    "robust_search": _search(RobustSearch),
+    "cfvae": _plain(CFVAE),
+    "class_mean": _plain(ClassMean),
+    "nearest_unlike": _plain(NearestUnlike),
+    "robust_neighbour": _plain(RobustNeighbour),
+}
+
+
+def changed_recipe(recipe: Recipe, method: Method) -> Recipe:
+    """A recipe with the changes that a method of a protocol asks for."""
+    changes = dict(method.recipe)
+    where = f"recipe of {method.name!r}"
+    if "weights" in changes:
+        changes["weights"] = _changed(recipe.weights, changes["weights"], f"weights in the {where}")
+    result: Recipe = _changed(recipe, changes, where)
+    return result
+
+
+def _changed(record: Any, changes: Mapping[str, Any], where: str) -> Any:
+    known = [one.name for one in fields(record)]
+    for key in changes:
+        if key not in known:
+            raise SettingError(f"The {where} has an unknown key {key!r}. {did_you_mean(key, known)}")
+    return replace(
+        record, **{key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
+    )

@@ -1,0 +1,302 @@
+"""Results as tables: the mean and both spreads of every method, beside what the paper printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from avcg.errors import DataError, did_you_mean, enumerate_some
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# In the paper's order, by whether a higher or a lower value is the better one.
+METRICS: dict[str, Literal["higher", "lower"]] = {
+    "Val": "higher", "IM1": "lower", "Imp": "lower", "Div": "higher", "CMV": "higher", "NE": "lower", "R_IC": "lower",
+    "RVR": "higher", "Time": "lower",
+}  # fmt: skip
+TITLES = {
+    "adult": "Adult Income", "breast_cancer": "Breast Cancer", "heart": "Heart Disease", "spambase": "Spambase",
+    "mnist": "MNIST", "cifar10": "CIFAR-10",
+}  # fmt: skip
+_FOUR_DIGITS = ("NE", "R_IC", "Time")
+_LINE = ["dataset", "method", "epsilon", "reading"]
+_RESULTS = [*_LINE, "seed", "row", "error"]
+_PAPER = ["table", "dataset", "epsilon", "method", "metric", "mean", "std"]
+_NOTHING = "–"  # noqa: RUF001  a dash that is no minus
+
+
+def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
+    """The mean and both spreads of every metric, for each dataset, method, epsilon and reading.
+
+    An instance that was not measured (NaN) is left out, and so is a failed cell; what nothing was measured of is NaN.
+
+    Args:
+        rows: One line per explained instance.
+        metrics: Columns of rows; ``"RVR"`` is read at each line's own epsilon, see :func:`at_epsilon`.
+
+    Returns:
+        Columns dataset, method, epsilon, reading, metric, mean (over seeds, of the means of each), spread_seeds
+        (n - 1 in the denominator, NaN for one seed), spread_instances (over all instances of all seeds, n in the
+        denominator), n_seeds and n_rows.
+
+    Raises:
+        DataError: If rows are no results, or lack a metric that is none of the paper's.
+    """
+    names = list(dict.fromkeys(metrics))
+    values = _measured(rows, names)
+    keys = [*_LINE, "metric"]
+    long = pd.concat([rows[[*_LINE, "seed"]], values], axis=1).melt(id_vars=[*_LINE, "seed"], var_name="metric")
+    instances = long.groupby(keys, dropna=False)["value"]
+    pooled = pd.DataFrame({"spread_instances": instances.std(ddof=0), "n_rows": instances.count()}).reset_index()
+    each = long.groupby([*keys, "seed"], dropna=False)["value"].mean().reset_index()
+    seeds = each.groupby(keys, dropna=False)["value"]
+    between = {"mean": seeds.mean(), "spread_seeds": seeds.std(ddof=1), "n_seeds": seeds.count()}
+    summary = pd.DataFrame(between).reset_index().merge(pooled, on=keys, validate="one_to_one")
+    place = {name: index for index, name in enumerate(names)}
+    summary = summary.sort_values(keys, key=lambda column: column.map(place) if column.name == "metric" else column)
+    columns = [*keys, "mean", "spread_seeds", "spread_instances", "n_seeds", "n_rows"]
+    return summary[columns].reset_index(drop=True)
+
+
+def at_epsilon(rows: pd.DataFrame, epsilon: float | None = None) -> pd.DataFrame:
+    """What stands in a table of one epsilon, with a column RVR measured there.
+
+    A method that depends on epsilon is represented by its lines of that epsilon, any other by all its lines.
+
+    Args:
+        rows: One line per explained instance.
+        epsilon: None keeps every line, and takes RVR at the line's own epsilon (NaN for a method without).
+    """
+    _check(rows, _RESULTS, "results")
+    if epsilon is None:
+        chosen = rows.copy()
+    else:
+        depends = rows.groupby(["dataset", "method"])["epsilon"].transform("count") > 0
+        there = np.isclose(rows["epsilon"].to_numpy(dtype=float), epsilon)
+        chosen = rows[there | ~depends].copy()
+    wanted = chosen["epsilon"] if epsilon is None else pd.Series(epsilon, index=chosen.index)
+    chosen["RVR"] = np.nan
+    for level in wanted.dropna().unique():
+        if (column := f"RVR@{level:g}") in chosen:
+            chosen["RVR"] = chosen["RVR"].mask(wanted == level, chosen[column].astype(float))
+    return chosen
+
+
+def failures(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells that ended in an error, with columns dataset, method, epsilon, reading, seed and error."""
+    _check(rows, _RESULTS, "results")
+    columns = [*_LINE, "seed", "error"]
+    return rows.loc[rows["error"].notna(), columns].drop_duplicates().sort_values(columns).reset_index(drop=True)
+
+
+def compare(rows: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
+    """Our raw results beside each line of the paper's tables.
+
+    Args:
+        rows: One line per explained instance.
+        paper: benchmarks/paper.csv.
+
+    Returns:
+        In the paper's order, with columns table, dataset (by our name), epsilon, method, metric, paper, paper_spread,
+        ours, spread_seeds and spread_instances; NaN where we have no such cell.
+
+    Raises:
+        DataError: If the paper's tables name a dataset or a metric that is not known.
+    """
+    _check(rows, _RESULTS, "results")
+    _check(paper, _PAPER, "the paper's tables")
+    ours = {title: name for name, title in TITLES.items()}
+    for column, known in (("dataset", ours), ("metric", METRICS)):
+        if strange := sorted(set(paper[column]) - set(known)):
+            raise DataError(f"The paper's tables have an unknown {column}. {did_you_mean(strange[0], known)}")
+    printed = paper.rename(columns={"mean": "paper", "std": "paper_spread"}).replace({"dataset": ours})
+    raw = rows[rows["reading"] == "raw"]
+    levels = [float(level) for level in paper["epsilon"].unique()]
+    found = pd.concat([summarise(at_epsilon(raw, level), list(METRICS)).assign(epsilon=level) for level in levels])
+    found = found.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_seeds", "n_rows"])
+    return printed.merge(found, on=["dataset", "epsilon", "method", "metric"], how="left", validate="many_to_one")
+
+
+def print_table(
+    console: Console, rows: pd.DataFrame, metrics: Sequence[str], reading: str = "raw", epsilon: float | None = None
+) -> None:
+    """One table for each dataset: methods as lines, metrics as columns, and what failed below.
+
+    Args:
+        console: Where to print.
+        rows: One line per explained instance.
+        metrics: Columns of rows, or ``"RVR"``.
+        reading: ``"raw"`` or ``"decoded"``.
+        epsilon: Of the lines and of RVR; None prints a line for every epsilon there is, and RVR only for those.
+
+    Raises:
+        DataError: If there is no result of that reading.
+    """
+    _check(rows, _RESULTS, "results")
+    known = rows["reading"].dropna().unique()
+    if reading not in known:
+        raise DataError(f"There are no results of the reading {reading!r}. {did_you_mean(reading, known)}")
+    shown = at_epsilon(rows[rows["reading"] == reading], epsilon)
+    cells = {
+        (record["dataset"], _name(record["method"], record["epsilon"], epsilon), record["metric"]): _ours(record)
+        for record in _records(summarise(shown, metrics).rename(columns={"mean": "ours"}))
+    }
+    lines = {
+        (record["dataset"], _name(record["method"], record["epsilon"], epsilon)): None for record in _records(shown)
+    }
+    for dataset in dict.fromkeys(dataset for dataset, _ in lines):
+        at = "" if epsilon is None else f", ε = {epsilon:g}"
+        table = _table(f"{TITLES.get(dataset, dataset)}{at} ({reading})", metrics)
+        for method in [method for where, method in lines if where == dataset]:
+            table.add_row(method, *(cells[dataset, method, metric] for metric in metrics))
+        console.print(table)
+    console.print(
+        "Mean over seeds, ± the standard deviation over seeds of their means, ± the standard deviation over all "
+        f"instances. {_NOTHING}: not measured, or one seed only.\n",
+        markup=False,
+    )
+    for record in _records(failures(shown)):
+        name = _name(record["method"], record["epsilon"], None)
+        console.print(f"Failed: {record['dataset']}, seed {record['seed']}, {name}: {record['error']}", markup=False)
+
+
+def print_comparison(console: Console, records: pd.DataFrame) -> None:
+    """One table for each dataset and epsilon: methods as lines, and in each column our mean and the paper's.
+
+    Args:
+        console: Where to print.
+        records: From :func:`compare`.
+    """
+    metrics = [metric for metric in METRICS if (records["metric"] == metric).any()]
+    for (dataset, epsilon), block in records.groupby(["dataset", "epsilon"], sort=False):
+        table = _table(f"{TITLES.get(str(dataset), str(dataset))}, ε = {epsilon:g}", metrics)
+        for method, line in block.groupby("method", sort=False):
+            cells = [_beside(line[line["metric"] == metric], spreads=False) for metric in metrics]
+            table.add_row(str(method), *cells)
+        console.print(table)
+    console.print(
+        f"Our mean over seeds, and the paper's in parentheses; 'or' where two of its tables differ. {_NOTHING}: no "
+        "such cell. A method that does not depend on ε has the same values at every ε, but for RVR.\n",
+        markup=False,
+    )
+
+
+def comparison_markdown(records: pd.DataFrame, dataset: str) -> str:
+    """A pipe table of one dataset: each cell is ``ours ±seeds ±instances / paper ±its spread``.
+
+    Args:
+        records: From :func:`compare`.
+        dataset: By our name.
+
+    Raises:
+        DataError: If there are no records of that dataset.
+    """
+    block = records[records["dataset"] == dataset]
+    if block.empty:
+        known = did_you_mean(dataset, records["dataset"].unique())
+        raise DataError(f"There is no comparison for the dataset {dataset!r}. {known}")
+    metrics = [metric for metric in METRICS if (block["metric"] == metric).any()]
+    lines = []
+    for (epsilon, method), line in block.groupby(["epsilon", "method"], sort=False):
+        cells = {_head(metric): _beside(line[line["metric"] == metric], spreads=True) for metric in metrics}
+        lines.append({"ε": f"{epsilon:g}", "method": str(method), **cells})
+    # The paper's two tables of a dataset follow each other; here each epsilon is one block.
+    return to_markdown(pd.DataFrame(lines).sort_values("ε", kind="stable", key=lambda column: column.astype(float)))
+
+
+def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
+    """The columns of a frame, without its index, as a pipe table.
+
+    Args:
+        frame: Of text and numbers.
+        digits: After the point of a number that is not whole.
+
+    >>> print(to_markdown(pd.DataFrame({"method": ["a"], "L1": [0.5]}), digits=2))
+    | method | L1 |
+    |---|---|
+    | a | 0.50 |
+    """
+
+    def cell(value: Any) -> str:
+        if pd.isna(value):
+            return _NOTHING
+        text = f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+        return text.replace("|", "\\|").replace("\n", " ")
+
+    lines = [
+        list(map(cell, frame.columns)),
+        *([cell(value) for value in line] for line in frame.to_numpy(dtype=object)),
+    ]
+    head, *body = (f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join([head, "|" + "---|" * len(frame.columns), *body])
+
+
+def _check(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
+    if missing := [column for column in columns if column not in frame]:
+        raise DataError(f"A table of {what} lacks the columns {enumerate_some(missing)}.")
+
+
+def _measured(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """The metrics as numbers, NaN in failed cells and throughout where the paper's metric was never measured."""
+    _check(rows, _RESULTS, "results")
+    source = at_epsilon(rows) if "RVR" in names and "RVR" not in rows else rows
+    for name in names:
+        if name not in source and name not in METRICS:
+            others = [column for column in rows if column not in _RESULTS]
+            raise DataError(f"There is no metric {name!r} among the results. {did_you_mean(name, others)}")
+    return source.reindex(columns=list(names)).astype(float).mask(rows["error"].notna())
+
+
+def _records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    for record in frame.to_dict("records"):
+        yield {str(name): value for name, value in record.items()}
+
+
+def _name(method: str, own: float, epsilon: float | None) -> str:
+    """A method's name in a table of one epsilon, or of all where its own tells its lines apart."""
+    return method if epsilon is not None or math.isnan(own) else f"{method} ε={own:g}"
+
+
+def _head(metric: str) -> str:
+    arrow = {"higher": " ↑", "lower": " ↓"}.get(METRICS.get(metric, ""), "")
+    return f"{metric} (s){arrow}" if metric == "Time" else f"{metric}{arrow}"
+
+
+def _table(title: str, metrics: Sequence[str]) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table.add_column("method")
+    for metric in metrics:
+        table.add_column(_head(metric), justify="right")
+    return table
+
+
+def _figures(metric: str, *values: float) -> list[str]:
+    """Numbers with the paper's digits; all in powers of ten where the first would read as nothing and is not."""
+    digits = f".{4 if metric in _FOUR_DIGITS else 3}f"
+    tiny = values[0] != 0 and float(format(values[0], digits)) == 0
+    return [_NOTHING if math.isnan(value) else format(value, ".0e" if tiny else digits) for value in values]
+
+
+def _ours(record: dict[str, Any], spreads: bool = True) -> str:
+    values = _figures(record["metric"], record["ours"], record["spread_seeds"], record["spread_instances"])
+    return " ±".join(values) if spreads and values[0] != _NOTHING else values[0]
+
+
+def _beside(records: pd.DataFrame, spreads: bool) -> str:
+    """One metric of one method, ours and the paper's; its tables may print two values for one cell."""
+    lines = list(_records(records))
+    if not lines:
+        return _NOTHING
+    printed = [_figures(line["metric"], line["paper"], line["paper_spread"]) for line in lines]
+    theirs = " or ".join(dict.fromkeys(" ±".join(pair) if spreads else pair[0] for pair in printed))
+    ours = _ours(lines[0], spreads)
+    return f"{ours} / {theirs}" if spreads else f"{ours} ({theirs})"

@@ -1,0 +1,89 @@
+"""A table read as numbers only, as the paper reads it: words as dummies, codes as numbers, nothing frozen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from avcg.features import Categorical, Continuous
+from avcg.schema import Schema
+
+
+@dataclass(frozen=True, eq=False)
+class NumericReading:
+    """How a frame becomes one of floats, and how such a frame, whatever is in it, becomes a proper row again.
+
+    Attributes:
+        original: What the columns are.
+        low: Lowest value of each numeric column in the training rows.
+        high: The highest.
+        schema: Of the frame of floats: every column a number, free to move within the training rows' range.
+
+    >>> X = pd.DataFrame({"job": ["a", "b", "a"], "hours": [10, 20, 40]})
+    >>> reading = NumericReading.fit(Schema.infer(X), X)
+    >>> list(reading.flatten(X).columns)
+    ['job=a', 'job=b', 'hours']
+    >>> reading.restore(pd.DataFrame({"job=a": [0.4], "job=b": [0.5], "hours": [33.3]})).to_dict("list")
+    {'job': ['b'], 'hours': [33]}
+    """
+
+    original: Schema
+    low: pd.Series[float]
+    high: pd.Series[float]
+    schema: Schema
+
+    @classmethod
+    def fit(cls, schema: Schema, X: pd.DataFrame) -> Self:
+        """Learn the ranges.
+
+        Args:
+            schema: What the columns are. Categories that are numbers stay one column of numbers.
+            X: Training rows without gaps.
+        """
+        names = [name for feature in schema.features for name in _columns(feature)]
+        numbers = X[[feature.name for feature in schema.features if not _is_words(feature)]].astype(float)
+        return cls(schema, numbers.min(), numbers.max(), Schema(tuple(Continuous(name) for name in names)))
+
+    def flatten(self, X: pd.DataFrame) -> pd.DataFrame:
+        """One column of floats for each number and for each word, 1 where the row has that word."""
+        parts: dict[str, pd.Series[float]] = {}
+        for feature in self.original.features:
+            if isinstance(feature, Categorical) and _is_words(feature):
+                for word in feature.categories:
+                    parts[f"{feature.name}={word}"] = (X[feature.name] == word).astype(float)
+            else:
+                parts[feature.name] = X[feature.name].astype(float)
+        return pd.DataFrame(parts, index=X.index)
+
+    def restore(self, flat: pd.DataFrame) -> pd.DataFrame:
+        """The nearest proper row: the largest dummy, the nearest code, whole numbers, within the training range."""
+        parts: dict[str, object] = {}
+        for feature in self.original.features:
+            name = feature.name
+            if isinstance(feature, Categorical):
+                values = np.asarray(feature.categories, object)
+                if _is_words(feature):
+                    parts[name] = values[flat[list(_columns(feature))].to_numpy().argmax(axis=1)]
+                else:
+                    codes = np.asarray(feature.categories, float)
+                    nearest = np.abs(flat[name].to_numpy()[:, None] - codes).argmin(axis=1)
+                    parts[name] = np.asarray(feature.categories)[nearest]
+            else:
+                number = flat[name].clip(self.low[name], self.high[name])
+                if feature.step is not None:
+                    number = (number / feature.step).round() * feature.step
+                parts[name] = number.astype(int) if feature.step == 1 else number
+        return pd.DataFrame(parts, index=flat.index)
+
+
+def _is_words(feature: Categorical | Continuous) -> bool:
+    return isinstance(feature, Categorical) and any(isinstance(value, str) for value in feature.categories)
+
+
+def _columns(feature: Categorical | Continuous) -> list[str]:
+    if isinstance(feature, Categorical) and _is_words(feature):
+        return [f"{feature.name}={word}" for word in feature.categories]
+    return [feature.name]
