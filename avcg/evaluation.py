@@ -224,7 +224,9 @@ def score(context: Context, answered: Answered) -> pd.DataFrame:
     if answered.n > 1:
         found["apart"] = _apart(x_cf, answered.n)
     if answered.moved is not None:
-        found["R_IC"], found["R_IC_moved"] = input_stability(x_cf, answered.moved, x)
+        ratio, found["R_IC_moved"] = input_stability(x_cf, answered.moved, x)
+        still = (x_cf == x).flatten(1).all(dim=1)
+        found["R_IC"] = torch.where(still, torch.nan, ratio)  # no change, no ratio to it
     frame = pd.DataFrame({name: _array(value, len(x)) for name, value in found.items()})
     places = np.arange(len(x))
     return frame.assign(row=places // answered.n, answer=places % answered.n)

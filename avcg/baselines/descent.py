@@ -262,13 +262,13 @@ class Schut(GradientSearch):
         memory: Tensor,
         step: int,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        logits = question.space.is_logit.expand(raw.shape[1:]).flatten()
-        place = slope.flatten(1).abs().argmax(dim=1, keepdim=True)
-        size = torch.where(logits, 1.0, self.effort.step)[place]
-        moved = raw.flatten(1).scatter_add(1, place, -size * slope.flatten(1).gather(1, place).sign()).view_as(raw)
-        # A number beyond its bound would first have to come back: it stops there.
-        inside = question.space.relax(moved, question.x)
-        return torch.where(question.space.is_logit, moved, inside), memory
+        space = question.space
+        step_of = -torch.where(space.is_logit, 1.0, self.effort.step) * slope.sign()
+        inside = torch.where(space.is_logit, raw + step_of, space.relax(raw + step_of, question.x))
+        # A column at its bound has nowhere to go, however steep.
+        steep = torch.where((inside - raw).abs() > _TINY, slope.abs(), 0.0).flatten(1)
+        chosen = torch.zeros_like(steep).scatter(1, steep.argmax(dim=1, keepdim=True), 1.0).view_as(raw)
+        return torch.where(chosen > 0, inside, raw), memory
 
     def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
         return -mean_log_prob(self._asked(), x_cf, question.target)

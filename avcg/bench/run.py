@@ -20,7 +20,7 @@ import pandas as pd
 from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
-from avcg.bench.store import Store
+from avcg.bench.store import KEYS, Store
 from avcg.errors import SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
 from avcg.explainer import Explainer
@@ -107,22 +107,17 @@ def run_problem(protocol: Protocol, folder: Path, dataset: str, seed: int, devic
     problem = Problem(protocol, dataset, seed, device)
     fitted: dict[Any, tuple[Explainer, float]] = {}
     for method, epsilon in cells:
-        key = {
-            "dataset": dataset,
-            "seed": seed,
-            "method": method.name,
-            "epsilon": np.nan if epsilon is None else epsilon,
-        }
         started = time.perf_counter()
         about: dict[str, Any] = {"accuracy": problem.accuracy, "device": device}
         try:
             rows = _run_cell(problem, method, epsilon, fitted, about)
         except Exception:  # whatever it was, the others go on, and it is told
-            rows = pd.DataFrame(
-                {"row": [-1], "answer": [0], "reading": ["raw"], "error": [traceback.format_exc(limit=-3)]}
-            )
+            told = traceback.format_exc(limit=-3)
+            rows = pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [told]})
         about["seconds"] = round(time.perf_counter() - started, 1)
-        store.write(rows.assign(**key)[[*key, *[name for name in rows if name not in key]]], about)
+        for place, (name, value) in enumerate(zip(KEYS, (dataset, seed, method.name, epsilon), strict=True)):
+            rows.insert(place, name, np.nan if value is None else value)
+        store.write(rows, about)
     return dataset, seed
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -47,7 +46,7 @@ class Store:
         _replace(self._cells / f"{name}.json", json.dumps(dict(about)))
         partial = self._cells / f"{name}.partial"
         rows.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
-        os.replace(partial, self._cells / f"{name}.csv.gz")
+        partial.replace(self._cells / f"{name}.csv.gz")
 
     def compact(self, manifest: Mapping[str, Any]) -> None:
         """All cells into one file, and what is known of the run beside it."""
@@ -59,7 +58,7 @@ class Store:
         partial = self.folder / "rows.partial"
         order = rows.sort_values([*KEYS, "reading", "row"], kind="stable")
         order.to_csv(partial, index=False, float_format=_DIGITS, compression={"method": "gzip", "mtime": 0})
-        os.replace(partial, self.folder / "rows.csv.gz")
+        partial.replace(self.folder / "rows.csv.gz")
         _replace(self.folder / "manifest.json", json.dumps({**manifest, "cells": cells}, indent=1, sort_keys=True))
         for path in self._cells.glob("*"):
             path.unlink()
@@ -76,8 +75,9 @@ class Store:
             for d, s, m, e in rows[KEYS].itertuples(index=False)
         ]
         kept = rows[[not one for one in found]]
-        kept.to_csv(self.folder / "rows.partial", index=False, float_format=_DIGITS, compression="gzip")
-        os.replace(self.folder / "rows.partial", self.folder / "rows.csv.gz")
+        partial = self.folder / "rows.partial"
+        kept.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
+        partial.replace(self.folder / "rows.csv.gz")
         for path in self._cells.glob("*"):
             path.unlink()
 
@@ -109,4 +109,4 @@ class Store:
 def _replace(path: Path, text: str) -> None:
     partial = path.with_suffix(".partial-json")
     partial.write_text(text)
-    os.replace(partial, path)
+    partial.replace(path)
