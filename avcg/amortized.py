@@ -171,7 +171,9 @@ class AVCG(Explainer):
         self._warn_of_collapse()
         question = self._held_question(held, rng)
         self.calibration_ = self._calibrate(question, recipe)
-        self.refined_margin_ = self._calibrate_refining(question.take(torch.arange(min(len(held), _REFINED_ROWS))))
+        if not recipe.single_pass:
+            few = question.take(torch.arange(min(len(held), _REFINED_ROWS)))
+            self.refined_margin_ = self._calibrate_refining(few)
 
     def _held_question(self, held: Tensor, rng: torch.Generator) -> Question:
         """Rows that were not trained on, each asking for another class than it has."""

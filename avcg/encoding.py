@@ -272,20 +272,34 @@ class Encoding:
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
         blur = np.finfo(np.float32).eps * (np.abs(codes) + 1.0) * self.scale
         plain = self.on_grid(numbers)
-        for j in np.flatnonzero((self.steps == 0) & (self.low < self.high)):
-            # Half a unit of the last digit kept is below what the code of a typical value can tell apart.
-            digits = int(np.clip(np.ceil(-np.log10(np.finfo(np.float32).eps * self.scale[j])), -15, 22))
-            plain[..., j] = np.round(numbers[..., j], digits)
+        for digits, columns in self._digits:
+            plain[..., columns] = np.round(numbers[..., columns], digits)
         return np.where(np.abs(plain - numbers) <= blur, plain, numbers)
 
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
         result = numbers.copy()
-        for j, (step, decimals) in enumerate(zip(self.steps, self.decimals, strict=True)):
-            if step:
-                # The second rounding removes what 3 * 0.1 leaves behind, so that people see 0.3.
-                result[..., j] = np.round(np.rint(numbers[..., j] / step) * step, decimals)
+        for step, decimals, columns in self._grids:
+            # The second rounding removes what 3 * 0.1 leaves behind, so that people see 0.3.
+            result[..., columns] = np.round(np.rint(numbers[..., columns] / step) * step, decimals)
         return result
+
+    @cached_property
+    def _digits(self) -> list[tuple[int, Positions]]:
+        """Columns without a grid, by how many decimals their codes can tell apart."""
+        # Half a unit of the last digit kept is below what the code of a typical value can tell apart.
+        digits = np.clip(np.ceil(-np.log10(np.finfo(np.float32).eps * self.scale)), -15, 22).astype(int)
+        free = (self.steps == 0) & (self.low < self.high)
+        return [(int(one), np.flatnonzero(free & (digits == one))) for one in np.unique(digits[free])]
+
+    @cached_property
+    def _grids(self) -> list[tuple[float, int, Positions]]:
+        """Columns on a grid, by their step."""
+        steps, decimals = np.asarray(self.steps), np.asarray(self.decimals)
+        return [
+            (float(one), int(decimals[steps == one][0]), np.flatnonzero(steps == one))
+            for one in np.unique(steps[steps > 0])
+        ]
 
     @cached_property
     def _readers(self) -> tuple[list[Any], list[Any]]:

@@ -150,6 +150,7 @@ class Recipe:
             targets="all",
             single_pass=True,
             teach_in_force=False,
+            steps=1500,
             batch_size=128,
             learning_rate=1e-3,
         )

@@ -24,7 +24,7 @@ ORDER = [
     "objective", "plausibility", "metrics", "refine", "recipe", "answers", "questions", "explainer", "calibration",
     "amortized", "baselines.nearest", "baselines.vae", "baselines.descent", "baselines.search", "report.plots", "testing", "files", "datasets", "toys",
     "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.protocol", "bench.methods", "bench.problem",
-    "bench.store", "bench.run", "bench.commands", "cli",
+    "bench.store", "bench.run", "bench.page", "bench.commands", "cli",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {("schema", "frames"), ("schema", "wording"), ("bench.protocol", "bench.methods")}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avcg.baselines.vae import fit_vae, vae_loss
+from avcg.baselines.vae import fit_vae, vae_terms
 from avcg.errors import SettingError, whole
 from avcg.explainer import Explainer
 from avcg.generator import STAY
@@ -162,17 +162,18 @@ class GradientSearch(Explainer):
 
 
 class Wachter(GradientSearch):
-    """Wachter et al. 2018: squared shortfall of the model in force and distance, to the first point across the line.
+    """Wachter et al. 2018: the loss of the model in force and distance, to the first point across the line.
 
+    The logarithmic loss, as later implementations have it: the original square's slope vanishes far from the line.
     Distance counts half as much after every 50 steps without success, which is how the original finds its multiplier.
     """
 
-    usual = Descent(steps=500, step=0.02, probability=0.5, proximity=0.1)
+    usual = Descent(steps=500, step=0.01, probability=0.5, proximity=0.1)
 
     def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:
-        short = 1.0 - mean_log_prob(self._asked(), x_cf, question.target).exp()
         weight = self.effort.proximity * 0.5 ** (step // 50)
-        return short.square() + weight * question.space.distance(x_cf, question.x)
+        shortfall = -mean_log_prob(self._asked(), x_cf, question.target)
+        return shortfall + weight * question.space.distance(x_cf, question.x)
 
     def _asked(self) -> Predictors:
         return self.decider_.predictors
@@ -184,7 +185,7 @@ class Batten(GradientSearch):
     A reconstruction: the text was not at hand. Projected descent stops shortly after the mean crosses the line.
     """
 
-    usual = Descent(steps=500, step=0.05, probability=0.55, proximity=0.1)
+    usual = Descent(steps=500, step=0.05, probability=0.52, proximity=0.1)
 
     def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
         shortfall = -mean_log_prob(self._asked(), x_cf, question.target)
@@ -194,13 +195,14 @@ class Batten(GradientSearch):
 class QUCE(GradientSearch):
     """Duell et al. 2024, repaired: a likely target, near, and well explained by an autoencoder of the training rows.
 
-    As published in words: (p - 0.95)^2, distance and the loss of a variational autoencoder, over the expected
-    prediction. The published notebook applies a sigmoid twice, cuts the gradient of the distance, leaves the
-    autoencoder untrained and compares its output with the factual; none of that is kept.
+    As published in words: (p - 0.95)^2, distance, and the loss of a variational autoencoder (squared error averaged
+    over columns, divergence summed), over the expected prediction. The published notebook applies a sigmoid twice,
+    cuts the gradient of the distance, leaves the autoencoder untrained and compares its output with the factual; none
+    of that is kept. A row is done when the target has the ``probability``.
     """
 
-    usual = Descent(steps=300, step=0.03, probability=0.95, proximity=0.7)
-    _uncertainty = 1.0  # what the autoencoder's loss counts
+    usual = Descent(steps=300, step=0.03, probability=0.9, proximity=0.05)
+    _aim, _strangeness = 0.95, 0.3
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         super()._fit(x, y, rng)
@@ -208,11 +210,10 @@ class QUCE(GradientSearch):
 
     def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
         likely = mean_log_prob(self._asked(), x_cf, question.target).exp()
-        apart = (x_cf - question.x).flatten(1)
-        near = (apart.square().sum(dim=1) + 1e-12).sqrt() / apart.shape[1] ** 0.5
-        one = torch.zeros(len(x_cf), dtype=torch.long)
-        strange = vae_loss(self.vae_, question.space, x_cf, one, None) / apart.shape[1]
-        return (likely - self.effort.probability).square() + self.effort.proximity * near + self._uncertainty * strange
+        near = ((x_cf - question.x).flatten(1).square().sum(dim=1) + 1e-12).sqrt()
+        error, divergence = vae_terms(self.vae_, question.space, x_cf, torch.zeros_like(question.target), None)
+        strange = error / x_cf[0].numel() + divergence
+        return (likely - self._aim).square() + self.effort.proximity * near + self._strangeness * strange
 
 
 class EntropicSearch(GradientSearch):

@@ -51,7 +51,7 @@ class Judges:
     how: Literal["seed", "bootstrap"] = "seed"
     masks: int = 100
     candidates: int = 200
-    noise: float = 0.1
+    noise: float = 0.05
     execution_errors: int = 20
     input_errors: int = 1
     autoencoder_epochs: int = 100

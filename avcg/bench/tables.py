@@ -210,6 +210,25 @@ def comparison_markdown(records: pd.DataFrame, dataset: str) -> str:
     return to_markdown(pd.DataFrame(lines).sort_values("ε", kind="stable", key=lambda column: column.astype(float)))
 
 
+def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str], methods: Sequence[str]) -> str:
+    """A pipe table of one dataset: methods as lines, each cell ``mean ±seeds ±instances``.
+
+    Args:
+        rows: One line per explained instance, of one dataset and reading.
+        metrics: Columns of rows, or ``"RVR"``.
+        methods: The lines, in order; those without results are left out.
+    """
+    found = summarise(at_epsilon(rows), metrics).rename(columns={"mean": "ours"})
+    lines: dict[str, dict[str, str]] = {}
+    for record in _records(found.sort_values("epsilon", kind="stable", na_position="first")):
+        name = _name(record["method"], record["epsilon"], None)
+        lines.setdefault(name, {"method": record["method"], "name": name})[_head(record["metric"])] = _ours(record)
+    ordered = [line for method in methods for line in lines.values() if line["method"] == method]
+    return to_markdown(
+        pd.DataFrame([{"method": line["name"], **{_head(m): line[_head(m)] for m in metrics}} for line in ordered])
+    )
+
+
 def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     """The columns of a frame, without its index, as a pipe table.
 

@@ -1,0 +1,165 @@
+"""``avcg bench``: run a protocol, and look at what came of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from avcg.errors import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from avcg.bench.protocol import Protocol
+
+bench_app = typer.Typer(help="Run protocols, and show their results beside the paper's.", no_args_is_help=True)
+
+File = Annotated[str, typer.Argument(metavar="PROTOCOL", help="A file such as benchmarks/paper.toml.")]
+Results = Annotated[str | None, typer.Option(help="Folder of the results (default: results/NAME beside the protocol).")]
+# What is shown beside the paper's nine.
+_BESIDE = ("valid", "coverage", "end_to_end", "L1", "L2", "columns", "yNN", "personalisation", "violations")
+
+
+@bench_app.command("run")
+def run_protocol(
+    protocol: File,
+    results: Results = None,
+    dataset: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    seed: Annotated[list[int] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes, each with one thread.", min=1)] = 2,
+    device: Annotated[str, typer.Option(help="Where networks are trained and asked, e.g. cuda.")] = "cpu",
+    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
+) -> None:
+    """Run the cells that are not there yet. A run that is stopped goes on where it was."""
+    from avcg.bench.run import run
+    from avcg.bench.store import Store
+    from avcg.bench.tables import failures
+
+    folder = run(
+        protocol, results, only_datasets=dataset or (), only_seeds=seed or (), only_methods=method or (),
+        workers=workers, device=device, retry=retry,
+    )  # fmt: skip
+    store = Store(folder)
+    failed = failures(store.rows())
+    seconds = store.manifest()["wall_seconds"]
+    typer.echo(f"{folder}: {len(store.finished())} cells, {len(failed)} failed, {seconds / 60:.0f} min in all.")
+    if len(failed):
+        typer.echo(failed.to_string(index=False))
+        raise typer.Exit(1)
+
+
+@bench_app.command("table")
+def show_table(
+    protocol: File,
+    results: Results = None,
+    reading: Annotated[str, typer.Option(help="'raw': as answered; 'decoded': as proper rows.")] = "raw",
+    epsilon: Annotated[float | None, typer.Option(help="Of Rashomon sets (default: each line's own).")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+) -> None:
+    """Means of all methods with both spreads: over seeds, and over instances."""
+    from avcg.bench.tables import METRICS, print_table
+
+    rows = _rows(protocol, results)
+    wanted = metric or [name for name in (*METRICS, *_BESIDE) if name in rows or name == "RVR"]
+    print_table(_console(), rows, wanted, reading, epsilon)
+
+
+@bench_app.command("compare")
+def show_comparison(
+    protocol: File,
+    results: Results = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Records for machines.")] = False,
+) -> None:
+    """Our figures beside the published ones."""
+    from avcg.bench.protocol import read_protocol
+    from avcg.bench.tables import compare, print_comparison
+
+    records = compare(_rows(protocol, results), published(read_protocol(protocol), protocol))
+    if as_json:
+        lines = [{key: _plain(value) for key, value in record.items()} for record in records.to_dict("records")]
+        typer.echo(json.dumps(lines, indent=1))
+    else:
+        print_comparison(_console(), records)
+
+
+@bench_app.command("plot")
+def plot_results(
+    protocol: File,
+    results: Results = None,
+    out: Annotated[str | None, typer.Option(help="Folder of the figures (default: that of the results).")] = None,
+) -> None:
+    """Figures: what distance buys, and where there are many epsilons, every metric over them."""
+    from avcg.bench.figures import plot_sweep, plot_tradeoff
+    from avcg.bench.protocol import read_protocol
+    from avcg.bench.tables import METRICS
+
+    rows, folder = _rows(protocol, results), Path(out or _folder(protocol, results))
+    made = read_protocol(protocol)
+    folder.mkdir(parents=True, exist_ok=True)
+    if len(made.epsilons) > 2:
+        names = [name for name in METRICS if name != "Time"]
+        paths = [
+            plot_sweep(rows, [*names, "L2"], folder / f"{method.name}.png", method=method.name)
+            for method in made.methods
+            if method.hypotheses == "rashomon"
+        ]
+    else:
+        paths = [plot_tradeoff(rows, folder / "tradeoff.png", epsilon=max(made.epsilons, default=None))]
+    for path in paths:
+        typer.echo(str(path))
+
+
+@bench_app.command("page")
+def write_page(
+    page: Annotated[str, typer.Argument(metavar="PAGE", help="A Markdown file with blocks to fill.")],
+    check: Annotated[bool, typer.Option("--check", help="Only say whether it is as it should be.")] = False,
+) -> None:
+    """Fill the tables of a page from stored results."""
+    from avcg.bench.page import filled
+
+    path = Path(page)
+    before = path.read_text()
+    after = filled(before, path.parent)
+    if check and before != after:
+        raise DataError(f"{page} is not as its results are. Run: avcg bench page {page}")
+    if not check:
+        path.write_text(after)
+
+
+def published(protocol: Protocol, path: str | Path) -> pd.DataFrame:
+    """The figures that a protocol names to compare with."""
+    import pandas as pd
+
+    if protocol.reference is None:
+        raise DataError(f"{path} names no 'reference' to compare with.")
+    return pd.read_csv(Path(path).parent / protocol.reference)
+
+
+def _folder(protocol: str, results: str | None) -> Path:
+    from avcg.bench.protocol import read_protocol
+
+    return Path(results) if results else Path(protocol).parent / "results" / read_protocol(protocol).name
+
+
+def _rows(protocol: str, results: str | None) -> pd.DataFrame:
+    from avcg.bench.store import Store
+
+    return Store(_folder(protocol, results)).rows()
+
+
+def _plain(value: Any) -> Any:
+    """NaN as null, which JSON has."""
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=250)
