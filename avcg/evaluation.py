@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,7 @@ from avcg.space import Space, TabularSpace
 Reread = Callable[[Tensor], Tensor]
 
 _TIMED_ALONE = 8  # rows answered one at a time
+_SCALED_BY = 10_000  # training rows from which deviations and ranges are taken
 _SEVERAL = 5  # latents of which diversity is measured
 
 
@@ -82,10 +84,25 @@ class Context:
     input_noise: Tensor | None = None
     reread: Reread | None = None
 
-    @property
+    @cached_property
     def rows_of(self) -> tuple[Tensor, ...]:
         """The training rows of each class."""
         return tuple(self.x_train[self.y_train == label] for label in range(self.n_classes))
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """Of a table; None for pictures."""
+        return self.space.encoding if isinstance(self.space, TabularSpace) else None
+
+    @cached_property
+    def deviations(self) -> Tensor:
+        """(columns,) the median absolute deviation of each."""
+        return column_scales(self.encoding, self.x_train[:_SCALED_BY], "mad")
+
+    @cached_property
+    def ranges(self) -> Tensor:
+        """(columns,) the range of each."""
+        return column_scales(self.encoding, self.x_train[:_SCALED_BY], "range")
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,14 +276,14 @@ def _decisions(context: Context, answered: Answered) -> dict[str, Any]:
 
 
 def _distances(context: Context, x_cf: Tensor, x: Tensor, target: Tensor) -> dict[str, Any]:
-    encoding, decider = _encoding(context), context.decider
+    encoding, decider = context.encoding, context.decider
     changes = column_changes(encoding, x_cf, x)
     found: dict[str, Any] = {
         "L1": changes.sum(dim=1),
         "L2": (x_cf - x).flatten(1).norm(dim=1),
         "Linf": changes.amax(dim=1),
-        "L1_mad": (changes / column_scales(encoding, context.x_train, "mad")).sum(dim=1),
-        "gower": gower(encoding, x_cf, x, column_scales(encoding, context.x_train, "range")),
+        "L1_mad": (changes / context.deviations).sum(dim=1),
+        "gower": gower(encoding, x_cf, x, context.ranges),
         "columns": context.space.count_changes(x_cf, x) if encoding is None else columns_changed(encoding, x_cf, x),
     }
     if encoding is not None:  # pixels are too many to be put back one at a time
@@ -287,10 +304,6 @@ def _plausibility(context: Context, x_cf: Tensor, target: Tensor, current: Tenso
     if context.autoencoders is not None:
         found["IM1"] = im1(context.autoencoders, x_cf, target, current)
     return found
-
-
-def _encoding(context: Context) -> Encoding | None:
-    return context.space.encoding if isinstance(context.space, TabularSpace) else None
 
 
 def _array(value: Any, count: int) -> Any:

@@ -117,19 +117,20 @@ def draw_masks(sites: Sequence[Site], lead: Sequence[int], generator: torch.Gene
     Args:
         sites: Where.
         lead: (S,) for one mask per hypothesis, shared by its rows; (S, N) for one per row.
-        generator: On the CPU; a seed means the same masks on every device.
+        generator: Of the masks, which are made where it lives.
 
     Returns:
         By name, (*lead, *shape).
     """
-    masks = {}
+    masks, device = {}, generator.device
     for site in sites:
         size = (*lead, *site.shape)
         if site.kind == "gaussian":
-            masks[site.name] = 1.0 + site.rate * torch.randn(size, generator=generator)
+            masks[site.name] = 1.0 + site.rate * torch.randn(size, generator=generator, device=device)
         else:
             # From uniform numbers rather than coin flips, so that a lower rate keeps every unit a higher one kept.
-            masks[site.name] = (torch.rand(size, generator=generator) >= site.rate).float() / (1.0 - site.rate)
+            uniform = torch.rand(size, generator=generator, device=device)
+            masks[site.name] = (uniform >= site.rate).float() / (1.0 - site.rate)
     return masks
 
 

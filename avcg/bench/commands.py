@@ -95,8 +95,9 @@ def plot_results(
     out: Annotated[str | None, typer.Option(help="Folder of the figures (default: that of the results).")] = None,
 ) -> None:
     """Figures: what distance buys, and where there are many epsilons, every metric over them."""
-    from avcg.bench.figures import plot_sweep, plot_tradeoff
+    from avcg.bench.figures import plot_image_grid, plot_sweep, plot_tradeoff
     from avcg.bench.protocol import read_protocol
+    from avcg.bench.store import Store
     from avcg.bench.tables import METRICS
 
     rows, folder = _rows(protocol, results), Path(out or _folder(protocol, results))
@@ -108,6 +109,12 @@ def plot_results(
             plot_sweep(rows, [*names, "L2"], folder / f"{method.name}.png", method=method.name)
             for method in made.methods
             if method.hypotheses == "rashomon"
+        ]
+    elif made.reading == "images":
+        stored = Store(_folder(protocol, results)).pictures()
+        paths = [
+            plot_image_grid(before, after, titles, folder / f"{name}.png", name)
+            for name, before, after, titles in stored
         ]
     else:
         paths = [plot_tradeoff(rows, folder / "tradeoff.png", epsilon=max(made.epsilons, default=None))]

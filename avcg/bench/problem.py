@@ -103,8 +103,9 @@ class Problem:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "rashomon_set", UserWarning)  # how many are kept is a column, K
             return rashomon_set(
-                MCDropout(self.model), self.X_validation, self.y_validation, epsilon, n=candidates, generator=rng
-            )
+                MCDropout(self.model), self.X_validation, self.y_validation, epsilon, n=candidates, device=self.device,
+                generator=rng,
+            )  # fmt: skip
 
     @cached_property
     def context(self) -> Context:

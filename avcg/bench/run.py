@@ -20,14 +20,14 @@ import pandas as pd
 from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
-from avcg.bench.store import KEYS, Store
+from avcg.bench.store import KEYS, Store, file_name
 from avcg.errors import SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
 from avcg.explainer import Explainer
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.progress import progress
 
-Cell = tuple[Method, float | None]
+_PICTURES = 8  # of each method, stored to be drawn
 
 
 def run(
@@ -118,13 +118,16 @@ def run_problem(protocol: Protocol, folder: Path, dataset: str, seed: int, devic
         for place, (name, value) in enumerate(zip(KEYS, (dataset, seed, method.name, epsilon), strict=True)):
             rows.insert(place, name, np.nan if value is None else value)
         store.write(rows, about)
+        if protocol.reading == "images" and seed == protocol.seeds[0] and "fit_seconds" in about:
+            explainer = fitted[_fit_key(method, epsilon)][0]
+            store.write_pictures(file_name(dataset, seed, method.name, epsilon), *_examples(problem, explainer))
     return dataset, seed
 
 
 def _run_cell(
     problem: Problem, method: Method, epsilon: float | None, fitted: dict[Any, tuple[Explainer, float]], about: Any
 ) -> pd.DataFrame:
-    same = (method.kind, method.hypotheses, epsilon, repr(method.recipe), repr(method.descent))
+    same = _fit_key(method, epsilon)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
         if same not in fitted:
@@ -137,6 +140,18 @@ def _run_cell(
         explainer, about["fit_seconds"] = fitted[same]
         ask = Ask(method.answers, method.refine, _one_locked(problem) if method.locked else None)
         return measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
+
+
+def _fit_key(method: Method, epsilon: float | None) -> tuple[Any, ...]:
+    """What two methods must share to be one fitted explainer, asked in two ways."""
+    return method.kind, method.hypotheses, epsilon, repr(method.recipe), repr(method.descent)
+
+
+def _examples(problem: Problem, explainer: Explainer) -> tuple[Any, Any, list[str]]:
+    """A few pictures, their answers, and from what to what."""
+    X, target = problem.X[:_PICTURES], problem.target[:_PICTURES]
+    titles = [f"{a} → {b}" for a, b in zip(problem.model.predict(X), target, strict=True)]
+    return X, explainer.generate(X, target).answers, titles
 
 
 def _one_locked(problem: Problem) -> Any:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from avcg.errors import DataError
+from avcg.images import Pixels
 
 _DIGITS = "%.5g"
 KEYS = ["dataset", "seed", "method", "epsilon"]
@@ -40,13 +42,25 @@ class Store:
         """One finished cell, whole or not at all, with what the manifest says of it."""
         self._cells.mkdir(parents=True, exist_ok=True)
         first = rows.iloc[0]
-        epsilon = "" if pd.isna(first["epsilon"]) else f"-{first['epsilon']:g}"
-        plain = "".join(letter if letter.isalnum() else "_" for letter in first["method"])
-        name = f"{first['dataset']}-{first['seed']}-{plain}{epsilon}"
+        name = file_name(first["dataset"], first["seed"], first["method"], first["epsilon"])
         _replace(self._cells / f"{name}.json", json.dumps(dict(about)))
         partial = self._cells / f"{name}.partial"
         rows.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
         partial.replace(self._cells / f"{name}.csv.gz")
+
+    def write_pictures(self, name: str, factuals: Pixels, answers: Pixels, titles: Sequence[str]) -> None:
+        """A few pictures and their answers, to be drawn later."""
+        folder = self.folder / "pictures"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{name}.partial").open("wb") as file:
+            np.savez_compressed(file, factuals=factuals, answers=answers, titles=np.array(titles))
+        (folder / f"{name}.partial").replace(folder / f"{name}.npz")
+
+    def pictures(self) -> Iterator[tuple[str, Pixels, Pixels, list[str]]]:
+        """Name, factuals, answers and titles of what was stored to be drawn."""
+        for path in sorted(self.folder.glob("pictures/*.npz")):
+            with np.load(path, allow_pickle=False) as stored:
+                yield path.stem, stored["factuals"], stored["answers"], [str(title) for title in stored["titles"]]
 
     def compact(self, manifest: Mapping[str, Any]) -> None:
         """All cells into one file, and what is known of the run beside it."""
@@ -100,10 +114,19 @@ class Store:
     def _read(self) -> pd.DataFrame | None:
         whole = self.folder / "rows.csv.gz"
         paths = [*([whole] if whole.exists() else []), *sorted(self._cells.glob("*.csv.gz"))]
-        parts = [pd.read_csv(path) for path in paths]
-        return (
-            pd.concat(parts, ignore_index=True).drop_duplicates([*KEYS, "reading", "row", "answer"]) if parts else None
-        )
+        if not paths:
+            return None
+        rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+        # A column of ones reads as whole numbers where another run has fractions.
+        measured = [name for name in rows.select_dtypes("number") if name not in ("seed", "row", "answer")]
+        rows = rows.astype(dict.fromkeys(measured, float))
+        return rows.drop_duplicates([*KEYS, "reading", "row", "answer"])
+
+
+def file_name(dataset: str, seed: int, method: str, epsilon: float | None) -> str:
+    """Of a cell, in letters that every file system takes."""
+    plain = "".join(letter if letter.isalnum() else "_" for letter in method)
+    return f"{dataset}-{seed}-{plain}" + ("" if epsilon is None or pd.isna(epsilon) else f"-{epsilon:g}")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -50,6 +50,7 @@ def rashomon_set(
     reference: Reference = "deterministic",
     n: int = 50,
     on_empty: Literal["keep_best", "raise"] = "keep_best",
+    device: torch.device | str = "cpu",
     generator: torch.Generator | None = None,
 ) -> RashomonSet:
     """Keep the candidates whose validation loss is within epsilon of a reference.
@@ -65,6 +66,7 @@ def rashomon_set(
         reference: L*: the loss of the ``"deterministic"`` network, of the ``"best"`` candidate, or a number.
         n: Candidates to draw.
         on_empty: What to do if none qualifies: keep the best with a warning, or raise.
+        device: Where losses are computed.
         generator: None: seed 0.
     """
     if not epsilon >= 0:
@@ -75,7 +77,8 @@ def rashomon_set(
     space, classes = getattr(candidates, "space", None), getattr(candidates, "classes", None)
     x, labels = Opened(torch.nn.Identity(), space, classes).pair(X, y)
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
-    losses = drawn.losses(x, labels, loss)
+    x, labels = x.to(device), labels.to(device)
+    losses = drawn.to(device).losses(x, labels, loss).cpu()
     _refuse_wild(losses)
     limit, words = _reference(candidates, losses, x, labels, loss, reference)
     kept = torch.nonzero(losses <= limit + epsilon).flatten()
@@ -122,7 +125,7 @@ def _reference(
             raise SettingError(
                 "These candidates have no deterministic network to compare with. Use reference='best' or a number."
             )
-        return float(base().losses(x, y, loss)[0]), "the deterministic network"
+        return float(base().to(x.device).losses(x, y, loss)[0]), "the deterministic network"
     if isinstance(reference, (int, float)) and math.isfinite(reference):
         return float(reference), "as given"
     raise SettingError(

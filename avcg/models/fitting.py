@@ -67,10 +67,13 @@ def fit_stacked(
     first = draw_state(network, count, generator) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
 
+    dice = generator  # a mask for every row is too much to send to another device at every step
+    if device.type != "cpu":
+        dice = torch.Generator(device).manual_seed(int(torch.randint(2**31, (), generator=generator)))
+
     def batch_loss(batch: Tensor) -> Tensor:
         mine = rows[:, batch].to(device)
-        masks = {name: mask.to(device) for name, mask in draw_masks(sites, mine.shape, generator).items()}
-        return loss(forward(x[mine], {**state, **masks}, count), y[mine]).sum()
+        return loss(forward(x[mine], {**state, **draw_masks(sites, mine.shape, dice)}, count), y[mine]).sum()
 
     history = train(
         list(state.values()),
