@@ -64,6 +64,7 @@ class AVCG(Explainer):
         random_state: Seed.
 
     Attributes:
+        recipe_: How it was trained, with weights for this space.
         generator_: The two networks.
         calibration_: How the margin was chosen, with the frontier of survival against distance.
         diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
@@ -78,6 +79,7 @@ class AVCG(Explainer):
     True
     """
 
+    recipe_: Recipe
     generator_: Generator
     calibration_: Calibration
     diagnostics_: pd.DataFrame
@@ -127,7 +129,7 @@ class AVCG(Explainer):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         self._need_gradients()
-        recipe = self._recipe()
+        recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
         held, chosen = _hold_back(x, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
@@ -142,9 +144,6 @@ class AVCG(Explainer):
         )
         self.bank_ = Bank.robust(self.teachers_, x[chosen], None if y is None else y[chosen], recipe.bank, rng)
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
-
-    def _recipe(self) -> Recipe:
-        return (self.recipe or Recipe()).scaled_to(self.space_)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train some parameters, look at each epoch, and choose the margin."""
@@ -247,7 +246,9 @@ class AVCG(Explainer):
 
     def _request(self, question: Question, margin: Tensor) -> Request:
         device = self._torch_device()
-        parts = (question.x, question.target, question.space.leeway(question.x), margin)
+        # A decoder that sees z and the target alone has no use for what else is asked.
+        leeway = margin[:, None] if self.recipe_.decoder == "latent" else question.space.leeway(question.x)
+        parts = (question.x, question.target, leeway, margin)
         return Request(*(part.to(device) for part in parts))
 
     @torch.no_grad()
@@ -268,7 +269,7 @@ class AVCG(Explainer):
     def _accepted(self, question: Question, margin: Tensor) -> Tensor:
         """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
         answers = self._pass(question, margin)[0]
-        if self._recipe().single_pass:
+        if self.recipe_.single_pass:
             return answers
         refused = torch.nonzero(self._costs(question, answers[None])[0] >= REFUSED).flatten()
         if len(refused):
@@ -290,7 +291,7 @@ class AVCG(Explainer):
         first = self._accepted(question, margin)
         if question.n == 1:
             return first[None]
-        if self._recipe().single_pass:
+        if self.recipe_.single_pass:
             return torch.cat([first[None], self._pass(question, margin, self._noise(question.n - 1))])
         found = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
         found += [self._pass(question, margin + more) for more in _HARDER[1:]]
@@ -345,7 +346,7 @@ class AVCG(Explainer):
 
     def _scorer(self, question: Question, request: Request, n_latents: int, rng: torch.Generator) -> Score:
         """G as a function of the posterior, with its noise held fixed."""
-        recipe = self._recipe()
+        recipe = self.recipe_
         chance = 0.0 if recipe.temperature is None else recipe.noise[1]
         draws = Draws.draw(self.generator_, question.space, n_latents, request.x, rng, hard=chance)
         predictors = self.teachers_.to(request.x.device)
@@ -413,11 +414,11 @@ class AVCG(Explainer):
             A new explainer; this one stays as it is.
         """
         check_is_fitted(self)
-        recipe = replace(self._recipe(), steps=steps, warm_up=0.0)
+        recipe = replace(self.recipe_, steps=steps, warm_up=0.0)
         check_same_reading(self.hypotheses.space, hypotheses.space, self.classes_, hypotheses.classes)
         renewed = type(self)(**{**self.get_params(deep=False), "hypotheses": hypotheses})
         rng, rows, x, _ = renewed._prepare(X, None)
-        renewed.generator_ = copy.deepcopy(self.generator_)
+        renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
         held, chosen = _hold_back(x, rng)
         renewed.bank_ = Bank.robust(renewed.teachers_, x[chosen], None, recipe.bank, rng)

@@ -25,7 +25,9 @@ def _generator(base: Callable[[], Recipe]) -> Make:
         method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
     ) -> Explainer:
         recipe = changed_recipe(base(), method)
-        return AVCG(hypotheses, recipe=recipe, n_fresh=n_fresh, device=device, random_state=seed)
+        return AVCG(
+            hypotheses, survival=method.survival, recipe=recipe, n_fresh=n_fresh, device=device, random_state=seed
+        )
 
     return make
 

@@ -68,6 +68,7 @@ class Method:
             ``"retrains"``, the one network (``"point"``), or dropout and retrains together (``"all"``).
         recipe: Changes to the generator's recipe; ``weights`` a table of its own.
         descent: Changes to a search's usual descent.
+        survival: The share of models promised.
         answers: For each row.
         refine: Whether answers are refined.
         locked: Whether each request locks one random feature more.
@@ -78,6 +79,7 @@ class Method:
     hypotheses: Hypotheses = "dropout"
     recipe: Mapping[str, Any] = field(default_factory=dict)
     descent: Mapping[str, Any] = field(default_factory=dict)
+    survival: float = 0.99
     answers: int = 1
     refine: bool = False
     locked: bool = False

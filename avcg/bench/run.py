@@ -24,7 +24,7 @@ from avcg.bench.store import KEYS, Store, file_name
 from avcg.errors import SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
 from avcg.explainer import Explainer
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.rashomon import RashomonSet
 from avcg.progress import progress
 
 _PICTURES = 8  # of each method, stored to be drawn
@@ -119,7 +119,7 @@ def run_problem(protocol: Protocol, folder: Path, dataset: str, seed: int, devic
             rows.insert(place, name, np.nan if value is None else value)
         store.write(rows, about)
         if protocol.reading == "images" and seed == protocol.seeds[0] and "fit_seconds" in about:
-            explainer = fitted[_fit_key(method, epsilon)][0]
+            explainer, _ = _fitted(problem, method, epsilon, fitted)
             store.write_pictures(file_name(dataset, seed, method.name, epsilon), *_examples(problem, explainer))
     return dataset, seed
 
@@ -127,24 +127,27 @@ def run_problem(protocol: Protocol, folder: Path, dataset: str, seed: int, devic
 def _run_cell(
     problem: Problem, method: Method, epsilon: float | None, fitted: dict[Any, tuple[Explainer, float]], about: Any
 ) -> pd.DataFrame:
-    same = _fit_key(method, epsilon)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
-        if same not in fitted:
-            started = time.perf_counter()
-            hypotheses = problem.hypotheses(method.hypotheses, epsilon)
-            # The paper trains on every mask it keeps; judges have their own.
-            aside = 0 if isinstance(hypotheses, FiniteSet) and method.hypotheses in ("rashomon", "point") else None
-            made = KINDS[method.kind](method, hypotheses, aside, problem.device, problem.seed)
-            fitted[same] = made.fit(problem.X_train, problem.y_train), time.perf_counter() - started
-        explainer, about["fit_seconds"] = fitted[same]
+        explainer, about["fit_seconds"] = _fitted(problem, method, epsilon, fitted)
         ask = Ask(method.answers, method.refine, _one_locked(problem) if method.locked else None)
         return measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
 
 
-def _fit_key(method: Method, epsilon: float | None) -> tuple[Any, ...]:
-    """What two methods must share to be one fitted explainer, asked in two ways."""
-    return method.kind, method.hypotheses, epsilon, repr(method.recipe), repr(method.descent)
+def _fitted(
+    problem: Problem, method: Method, epsilon: float | None, fitted: dict[Any, tuple[Explainer, float]]
+) -> tuple[Explainer, float]:
+    """The explainer of a cell and the seconds it took, fitted once for all cells that would fit the same."""
+    hypotheses = problem.hypotheses(method.hypotheses, epsilon)
+    kept = tuple(hypotheses.kept.tolist()) if isinstance(hypotheses, RashomonSet) else None
+    same = (method.kind, method.hypotheses, kept, method.survival, repr(method.recipe), repr(method.descent))
+    if same not in fitted:
+        started = time.perf_counter()
+        # The paper trains on every mask it keeps; judges have their own.
+        aside = 0 if method.hypotheses in ("rashomon", "point") else None
+        made = KINDS[method.kind](method, hypotheses, aside, problem.device, problem.seed)
+        fitted[same] = made.fit(problem.X_train, problem.y_train), time.perf_counter() - started
+    return fitted[same]
 
 
 def _examples(problem: Problem, explainer: Explainer) -> tuple[Any, Any, list[str]]:
