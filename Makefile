@@ -7,7 +7,7 @@ SOURCES := avcg tests benchmarks
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test test-all test-oldest format lint types bench clean
+.PHONY: help setup demo test test-all test-oldest format lint types bench results clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -71,7 +71,11 @@ bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py hypotheses
 	$(BIN)/python benchmarks/speed.py retraining
 	$(BIN)/python benchmarks/speed.py generate
-	$(BIN)/python benchmarks/recourse.py run
+	$(BIN)/python benchmarks/speed.py searches
+
+results: setup ## run every protocol (hours; goes on where it was) and write the results page
+	for name in paper recourse frontier sweep ablation; do $(BIN)/avcg bench run benchmarks/$$name.toml || exit 1; done
+	$(BIN)/avcg bench page docs/results.md
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist

@@ -83,6 +83,7 @@ class AVCG(Explainer):
     generator_: Generator
     calibration_: Calibration
     diagnostics_: pd.DataFrame
+    _tunes = True
 
     def __init__(
         self,

@@ -110,9 +110,16 @@ def names() -> tuple[str, ...]:
 
 
 def about(name: str) -> Mapping[str, str | int]:
-    """Title, number of rows, licence and citation, without loading anything."""
+    """Title, number of rows, kind (table or images), licence and citation, without loading anything."""
     recipe = _recipe(name)
-    return {"title": recipe.title, "rows": recipe.rows, "licence": recipe.licence, "citation": recipe.citation}
+    kind = "images" if recipe.build in (_mnist, _cifar10) else "table"
+    return {
+        "title": recipe.title,
+        "rows": recipe.rows,
+        "kind": kind,
+        "licence": recipe.licence,
+        "citation": recipe.citation,
+    }
 
 
 def load(name: str, directory: str | Path | None = None, *, download: bool = True) -> Dataset:

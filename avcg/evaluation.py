@@ -207,7 +207,7 @@ def _reread(reread: Reread, answered: Answered) -> Answered:
 
 def _violations(space: Space, answers: Any, X: Any) -> Any:
     if not isinstance(space, TabularSpace):
-        return 0.0
+        return np.nan
     return space.violations(answers, X).sum(axis=1).astype(float)
 
 
@@ -229,10 +229,13 @@ def score(context: Context, answered: Answered) -> pd.DataFrame:
     """Every metric that depends on codes alone, one line for each row."""
     x, x_cf, target = answered.x, answered.x_cf, answered.target
     current = context.decider.decide(context.decider.probabilities(x))
+    decisions = _decisions(context, answered)
+    about_answers = {**_distances(context, x_cf, x, target), **_plausibility(context, x_cf, target, current)}
+    # The row itself handed back, and no answer: its distance of 0 would be a merit.
+    none = (x_cf == x).flatten(1).all(dim=1) & (decisions["valid"] == 0)
     found: dict[str, Any] = {
-        **_decisions(context, answered),
-        **_distances(context, x_cf, x, target),
-        **_plausibility(context, x_cf, target, current),
+        **decisions,
+        **{name: torch.where(none, torch.nan, value) for name, value in about_answers.items()},
         "personalisation": personalisation(x_cf, x, target),
         "Div": np.nan if answered.several is None else pairwise_distance(answered.several),
     }

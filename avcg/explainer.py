@@ -72,6 +72,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     roles_: Roles
     teachers_: Predictors
     refined_margin_: float
+    _tunes = False  # whether the method keeps some hypotheses back to choose a setting by
 
     def __init__(
         self,
@@ -130,7 +131,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             opened = open_model(self.model)
             check_same_reading(self.hypotheses.space, opened.space, self.hypotheses.classes, opened.classes)
             own = PointMass(self.model).predictors
-        self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh)
+        self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh, tune=self._tunes)
         draw = self.roles_.teachers.sample(50, generator=rng)
         self.teachers_ = Joined([self.roles_.in_force, draw])
         device = self._torch_device()
@@ -155,7 +156,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             raise SettingError(f"The 'device' of {name} must be one of PyTorch's. Got {self.device!r}.") from None
 
     def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:
-        """What `generate` does between reading and judging.
+        """Answers without anything around them: no refining, no choice of class, no judging, all rows at once.
 
         Args:
             x: (B, *event) encoded rows.

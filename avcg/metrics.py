@@ -6,6 +6,7 @@ Pictures have no encoding: where it is None, every pixel is a column of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -324,6 +325,8 @@ def distance_to_rows(x_cf: Tensor, rows: Tensor, k: int = 5) -> Tensor:
     >>> distance_to_rows(torch.zeros(1, 2), torch.tensor([[3.0, 4.0], [0.0, 1.0], [9.0, 9.0]]), k=2)
     tensor([3.])
     """
+    if not len(rows):
+        return x_cf.new_full((len(x_cf),), torch.nan)
     near = nearest(x_cf.flatten(1), rows.flatten(1), k)
     return (x_cf.flatten(1)[:, None] - rows.flatten(1)[near]).norm(dim=-1).mean(dim=1)
 
@@ -353,4 +356,4 @@ def personalisation(answers: Tensor, x: Tensor, target: Tensor) -> float:
         if int(mine.sum()) > 1:
             spread = answers[mine].flatten(1).std(dim=0).sum() / x[mine].flatten(1).std(dim=0).sum().clamp(min=1e-9)
             shares, total = shares + float(spread) * int(mine.sum()), total + int(mine.sum())
-    return shares / total if total else 1.0
+    return shares / total if total else math.nan

@@ -47,8 +47,7 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
         costs: (K, B).
         n: At most K.
     """
-    count, rows = costs.shape
-    costs, everyone = costs.clone(), torch.arange(rows, device=costs.device)
+    costs, everyone = costs.clone(), torch.arange(costs.shape[1], device=costs.device)
     chosen = []
     for _ in range(n):
         best = costs.argmin(dim=0)
@@ -56,4 +55,4 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
         chosen.append(found)
         apart = space.distance(candidates, found)
         costs = costs + _NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, 1e9, 0.0)
-    return torch.stack(chosen) if count else candidates
+    return torch.stack(chosen)

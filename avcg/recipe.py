@@ -45,7 +45,7 @@ class Recipe:
         layers: Hidden units of the decoder; channels for images.
         smooth: Whether hidden layers are normalised and smooth (SiLU) instead of ReLU.
         weights: What each term counts; those of changes and plausibility for a table of fourteen columns, and less in
-            proportion where there are more.
+            proportion where there are more. See `scaled_to`.
         risk: How hypotheses are summed up; None: a hinge at a margin that the generator is told, drawn for each row
             out of ``margins``, so that it can be chosen after training.
         margins: Lowest and highest margin beyond the decision's line, in log-odds.
@@ -161,9 +161,10 @@ class Recipe:
 
         The same two networks as the paper's, with absolute distance and a hinge on the one model where the paper has
         an expected log-likelihood. Theirs is on a difference of probabilities of 0.165, with weight 42: here at the
-        probability where that difference is reached, and in log-odds, which move four times as fast there.
+        probability where that difference is reached, and in log-odds, which move twice as fast there. Distance is in
+        standard deviations, where theirs is in ranges.
         """
-        return replace(cls.paper(), weights=Weights(nll=10.0, proximity=1.0), risk=Hinge.at(0.5825, 0.0), distance=None)
+        return replace(cls.paper(), weights=Weights(nll=20.0, proximity=1.0), risk=Hinge.at(0.5825, 0.0), distance=None)
 
 
 def draw_targets(current: Tensor, n_classes: int, kind: str, rng: torch.Generator) -> Tensor:

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.console import Console
 
-    from avcg.bench.protocol import Protocol
-
 bench_app = typer.Typer(help="Run protocols, and show their results beside the paper's.", no_args_is_help=True)
 
 File = Annotated[str, typer.Argument(metavar="PROTOCOL", help="A file such as benchmarks/paper.toml.")]
@@ -35,6 +33,7 @@ def run_protocol(
     workers: Annotated[int, typer.Option(help="Processes, each with one thread.", min=1)] = 2,
     device: Annotated[str, typer.Option(help="Where networks are trained and asked, e.g. cuda.")] = "cpu",
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
+    renew: Annotated[bool, typer.Option("--renew", help="Run cells again that another protocol made.")] = False,
 ) -> None:
     """Run the cells that are not there yet. A run that is stopped goes on where it was."""
     from avcg.bench.run import run
@@ -43,12 +42,11 @@ def run_protocol(
 
     folder = run(
         protocol, results, only_datasets=dataset or (), only_seeds=seed or (), only_methods=method or (),
-        workers=workers, device=device, retry=retry,
+        workers=workers, device=device, retry=retry, renew=renew,
     )  # fmt: skip
     store = Store(folder)
     failed = failures(store.rows())
-    seconds = store.manifest()["wall_seconds"]
-    typer.echo(f"{folder}: {len(store.finished())} cells, {len(failed)} failed, {seconds / 60:.0f} min in all.")
+    typer.echo(f"{folder}: {len(store.finished())} cells, {len(failed)} failed.")
     if len(failed):
         typer.echo(failed.to_string(index=False))
         raise typer.Exit(1)
@@ -77,6 +75,7 @@ def show_comparison(
     as_json: Annotated[bool, typer.Option("--json", help="Records for machines.")] = False,
 ) -> None:
     """Our figures beside the published ones."""
+    from avcg.bench.page import published
     from avcg.bench.protocol import read_protocol
     from avcg.bench.tables import compare, print_comparison
 
@@ -113,8 +112,8 @@ def plot_results(
     elif made.reading == "images":
         stored = Store(_folder(protocol, results)).pictures()
         paths = [
-            plot_image_grid(before, after, titles, folder / f"{name}.png", name)
-            for name, before, after, titles in stored
+            plot_image_grid(before, after, titles, folder / f"{name}.png", heading)
+            for name, heading, before, after, titles in stored
         ]
     else:
         paths = [plot_tradeoff(rows, folder / "tradeoff.png", epsilon=max(made.epsilons, default=None))]
@@ -137,15 +136,6 @@ def write_page(
         raise DataError(f"{page} is not as its results are. Run: avcg bench page {page}")
     if not check:
         path.write_text(after)
-
-
-def published(protocol: Protocol, path: str | Path) -> pd.DataFrame:
-    """The figures that a protocol names to compare with."""
-    import pandas as pd
-
-    if protocol.reference is None:
-        raise DataError(f"{path} names no 'reference' to compare with.")
-    return pd.read_csv(Path(path).parent / protocol.reference)
 
 
 def _folder(protocol: str, results: str | None) -> Path:

@@ -10,7 +10,7 @@ from avcg.amortized import AVCG
 from avcg.baselines.descent import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
-from avcg.baselines.vae import CFVAE
+from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.bench.protocol import Method
 from avcg.errors import SettingError, did_you_mean
 from avcg.explainer import Explainer
@@ -24,6 +24,7 @@ def _generator(base: Callable[[], Recipe]) -> Make:
     def make(
         method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
     ) -> Explainer:
+        _refuse(method, "descent")
         recipe = changed_recipe(base(), method)
         return AVCG(
             hypotheses, survival=method.survival, recipe=recipe, n_fresh=n_fresh, device=device, random_state=seed
@@ -36,6 +37,7 @@ def _search(kind: type[GradientSearch]) -> Make:
     def make(
         method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
     ) -> Explainer:
+        _refuse(method, "recipe")
         descent = _changed(kind.usual, method.descent, f"descent of {method.name!r}")
         return kind(hypotheses, descent=descent, n_fresh=n_fresh, device=device, random_state=seed)
 
@@ -44,12 +46,10 @@ def _search(kind: type[GradientSearch]) -> Make:
 
 def _plain(kind: type[Explainer]) -> Make:
     def make(
-        method: Method,  # noqa: ARG001  it has no settings
-        hypotheses: HypothesisDistribution,
-        n_fresh: int | None,
-        device: str,
-        seed: int,
+        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
     ) -> Explainer:
+        _refuse(method, "recipe")
+        _refuse(method, "descent")
         return kind(hypotheses, n_fresh=n_fresh, device=device, random_state=seed)
 
     return make
@@ -66,10 +66,16 @@ KINDS: Mapping[str, Make] = {
     "entropic": _search(EntropicSearch),
     "robust_search": _search(RobustSearch),
     "cfvae": _plain(CFVAE),
+    "cfvae_own_label": _plain(OwnLabelCFVAE),
     "class_mean": _plain(ClassMean),
     "nearest_unlike": _plain(NearestUnlike),
     "robust_neighbour": _plain(RobustNeighbour),
 }
+
+
+def _refuse(method: Method, key: str) -> None:
+    if getattr(method, key):
+        raise SettingError(f"The method {method.name!r} of kind {method.kind!r} takes no {key!r}. Remove it.")
 
 
 def changed_recipe(recipe: Recipe, method: Method) -> Recipe:

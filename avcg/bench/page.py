@@ -1,22 +1,27 @@
 """Tables of a page, filled from stored results, so that no figure is ever typed.
 
-A block of the page begins with ``<!-- results: WHAT PROTOCOL DATASET -->`` and ends with ``<!-- end -->``; what stands
-between is written anew. WHAT is ``compare`` (beside the published figures), ``table METRIC,METRIC,...`` or ``run``.
+A block of the page begins with ``<!-- results: WHAT PROTOCOL ... -->`` and ends with ``<!-- end -->``; what stands
+between is written anew. WHAT is ``compare`` (then the dataset: beside the published figures), ``table`` (then the
+dataset, METRIC,METRIC,... and the reading, raw if left out), ``yardsticks`` (then methods, with underscores for blanks)
+or ``run`` (how it was run).
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import pandas as pd
 
-from avcg.bench.protocol import read_protocol
+from avcg.bench.protocol import Protocol, read_protocol
 from avcg.bench.store import Store
-from avcg.bench.tables import compare, comparison_markdown, summary_markdown
+from avcg.bench.tables import compare, comparison_markdown, summary_markdown, to_markdown, yardsticks
 from avcg.errors import DataError, did_you_mean
 
 _BLOCK = re.compile(r"(<!-- results: (?P<ask>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+# What each kind of block needs after the protocol, at least.
+_NEEDS: Mapping[str, int] = {"compare": 1, "table": 2, "yardsticks": 1, "run": 0}
 
 
 def filled(text: str, folder: Path) -> str:
@@ -29,30 +34,41 @@ def filled(text: str, folder: Path) -> str:
     return _BLOCK.sub(lambda found: f"{found[1]}\n{_block(found['ask'].split(), folder)}\n\n{found[3]}", text)
 
 
+def published(protocol: Protocol, path: str | Path) -> pd.DataFrame:
+    """The figures that a protocol names to compare with."""
+    if protocol.reference is None:
+        raise DataError(f"{path} names no 'reference' to compare with.")
+    return pd.read_csv(Path(path).parent / protocol.reference)
+
+
 def _block(ask: list[str], folder: Path) -> str:
-    what, path = ask[0], folder / ask[1] if len(ask) > 1 else folder
-    known = ("compare", "table", "run")
-    if what not in known or len(ask) < 2:
-        raise DataError(f"A block of results asks for {' '.join(ask)!r}. {did_you_mean(what, known)}")
+    what = ask[0] if ask else ""
+    if what not in _NEEDS:
+        raise DataError(f"A block of results asks for {' '.join(ask)!r}. {did_you_mean(what, _NEEDS)}")
+    if len(ask) < 2 + _NEEDS[what]:
+        raise DataError(f"The block {' '.join(ask)!r} says too little. See avcg.bench.page.")
+    path, more = folder / ask[1], ask[2:]
     protocol = read_protocol(path)
     store = Store(path.parent / "results" / protocol.name)
+    rows = store.rows()
     if what == "run":
         return _about(store)
-    rows = store.rows()
+    if what == "yardsticks":
+        names = [name.replace("_", " ") for name in more]
+        found = pd.concat([yardsticks(rows, name).assign(method=name) for name in names])
+        return to_markdown(found[["method", *(name for name in found if name != "method")]])
     if what == "compare":
-        assert protocol.reference is not None
-        return comparison_markdown(compare(rows, pd.read_csv(path.parent / protocol.reference)), ask[2])
-    reading = ask[4] if len(ask) > 4 else "raw"
-    mine = rows[(rows["dataset"] == ask[2]) & (rows["reading"] == reading)]
-    return summary_markdown(mine, ask[3].split(","), [method.name for method in protocol.methods])
+        return comparison_markdown(compare(rows, published(protocol, path)), more[0])
+    reading = more[2] if len(more) > 2 else "raw"
+    mine = rows[(rows["dataset"] == more[0]) & (rows["reading"] == reading)]
+    return summary_markdown(mine, more[1].split(","), [method.name for method in protocol.methods])
 
 
 def _about(store: Store) -> str:
-    manifest = store.manifest()
-    versions = ", ".join(f"{name} {number}" for name, number in manifest["versions"].items())
-    cells = manifest["cells"].values()
+    cells, versions = store.about().values(), store.manifest().get("versions", {})
     hours = sum(cell["seconds"] for cell in cells) / 3600
-    return (
-        f"{len(manifest['cells'])} cells, {hours:.1f} hours of cells in {manifest['wall_seconds'] / 60:.0f} minutes"
-        f" with {manifest['workers']} workers on {manifest['device']}; {versions}."
-    )
+    devices = " and ".join(sorted({cell["device"] for cell in cells}))
+    workers = max(cell["workers"] for cell in cells)
+    with_what = ", ".join(f"{name} {number}" for name, number in versions.items())
+    side = "one after the other" if workers == 1 else f"{workers} side by side"
+    return f"{len(cells)} cells, {hours:.1f} hours of them, {side} on {devices}; {with_what}."

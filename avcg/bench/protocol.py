@@ -160,9 +160,15 @@ def _record(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
 
 def _check(protocol: Protocol, where: str) -> None:
     from avcg.bench.methods import KINDS
+    from avcg.hypotheses.distributions import PointMass
+    from avcg.models.networks import mlp
 
     for name in protocol.datasets:
-        datasets.about(name)
+        if (datasets.about(name)["kind"] == "images") != (protocol.reading == "images"):
+            raise SettingError(f"{where}: the reading {protocol.reading!r} does not go with the dataset {name!r}.")
+    for epsilon in protocol.epsilons:
+        if float(f"{epsilon:.5g}") != epsilon:
+            raise SettingError(f"{where}: an epsilon has at most five digits. Got {epsilon!r}.")
     _choice(protocol.reading, Reading, f"{where}, reading")
     names = [method.name for method in protocol.methods]
     for method in protocol.methods:
@@ -171,10 +177,17 @@ def _check(protocol: Protocol, where: str) -> None:
                 f"{where}: there is no kind {method.kind!r} of method. {did_you_mean(method.kind, KINDS)}"
             )
         _choice(method.hypotheses, Hypotheses, f"{where}, hypotheses of {method.name!r}")
-        if names.count(method.name) > 1:
-            raise SettingError(f"{where} has two methods called {method.name!r}.")
+        alike = [name for name in names if _plain(name) == _plain(method.name)]
+        if len(alike) > 1:
+            raise SettingError(f"{where} has two methods called {' and '.join(map(repr, dict.fromkeys(alike)))}.")
+        KINDS[method.kind](method, PointMass(mlp(1, 2)), None, "cpu", 0)  # it says what is wrong with its settings
         if method.hypotheses == "rashomon" and not protocol.epsilons:
             raise SettingError(f"{where}: {method.name!r} needs 'epsilons' for its Rashomon sets.")
+
+
+def _plain(name: str) -> str:
+    """What is left of a name in a file's."""
+    return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 
 def _choice(value: str, kind: Any, what: str) -> None:

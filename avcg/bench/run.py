@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
-from avcg.bench.store import KEYS, Store, file_name
+from avcg.bench.store import Key, Store, file_name, keys_of
 from avcg.errors import SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
 from avcg.explainer import Explainer
@@ -28,6 +31,7 @@ from avcg.hypotheses.rashomon import RashomonSet
 from avcg.progress import progress
 
 _PICTURES = 8  # of each method, stored to be drawn
+Fitted = dict[Any, tuple[Explainer, float]]  # explainers, and the seconds it took to fit them
 
 
 def run(
@@ -40,6 +44,7 @@ def run(
     workers: int = 1,
     device: str = "cpu",
     retry: bool = False,
+    renew: bool = False,
 ) -> Path:
     """Run what is not there yet.
 
@@ -49,98 +54,153 @@ def run(
         only_datasets: Of the protocol's; empty: all.
         only_seeds: Likewise.
         only_methods: Likewise.
-        workers: Processes; datasets and seeds are shared out among them, each with one thread.
+        workers: Processes; datasets and seeds are shared out among them.
         device: Where networks are trained and asked.
         retry: Whether cells that failed are run again.
+        renew: Whether cells are run again that another version of the protocol made.
 
     Returns:
         The folder.
+
+    Raises:
+        SettingError: If there are cells of another version of the protocol, and they are not to be renewed.
     """
     workers = whole(workers, "'workers' of run", 1)
     protocol = read_protocol(path)
-    protocol = replace(
-        protocol,
-        datasets=_chosen(protocol.datasets, only_datasets, "dataset"),
-        seeds=_chosen(protocol.seeds, only_seeds, "seed"),
-        methods=tuple(
-            method
-            for method in protocol.methods
-            if method.name in _chosen([m.name for m in protocol.methods], only_methods, "method")
-        ),
-    )
     store = Store(results or Path(path).parent / "results" / protocol.name)
+    wanted = [
+        key
+        for key in cells_of(protocol)
+        if key[0] in _chosen(protocol.datasets, only_datasets, "dataset")
+        and key[1] in _chosen(protocol.seeds, only_seeds, "seed")
+        and key[2] in _chosen([method.name for method in protocol.methods], only_methods, "method")
+    ]
     if retry:
-        _forget_failures(store)
-    jobs = [(dataset, seed) for dataset in protocol.datasets for seed in protocol.seeds]
-    started = time.perf_counter()
+        rows = store.rows() if store.finished() else pd.DataFrame({"error": []})
+        store.forget(set(keys_of(rows[rows["error"].notna()])) & set(wanted) if len(rows) else ())
+    _settle_changed(protocol, store, wanted, renew)
+    jobs = list(dict.fromkeys(key[:2] for key in wanted))
     with progress(f"Running {protocol.name}", len(jobs)) as advance:
-        for i, (dataset, seed) in enumerate(_shared_out(protocol, store, jobs, workers, device)):
+        for i, (dataset, seed) in enumerate(_shared_out(protocol, store, wanted, jobs, workers, device)):
             advance(i + 1, f"{dataset}, seed {seed}")
-    before = float(store.manifest().get("wall_seconds", 0.0))
-    store.compact(_manifest(path, protocol, device, workers, before + time.perf_counter() - started))
+    store.compact(_manifest(path, protocol))
     return store.folder
 
 
-def _shared_out(protocol: Protocol, store: Store, jobs: list[tuple[str, int]], workers: int, device: str) -> Any:
-    if workers == 1:
-        return (run_problem(protocol, store.folder, *job, device) for job in jobs)
-    from joblib import Parallel, delayed, parallel_config
-
-    with parallel_config("loky", inner_max_num_threads=1):
-        return Parallel(n_jobs=workers, return_as="generator_unordered")(
-            delayed(run_problem)(protocol, store.folder, *job, device) for job in jobs
-        )
-
-
-def run_problem(protocol: Protocol, folder: Path, dataset: str, seed: int, device: str = "cpu") -> tuple[str, int]:
-    """The cells of one dataset and seed that are not there yet; what fails is kept as a line that says so."""
-    store = Store(folder)
-    done = store.finished()
-    cells = [
-        (method, epsilon)
+def cells_of(protocol: Protocol) -> dict[Key, Method]:
+    """Every cell of a protocol; methods with Rashomon sets have one for each ε."""
+    return {
+        (dataset, seed, method.name, epsilon): method
+        for dataset in protocol.datasets
+        for seed in protocol.seeds
         for method in protocol.methods
         for epsilon in (protocol.epsilons if method.hypotheses == "rashomon" else (None,))
-        if (dataset, seed, method.name, epsilon) not in done
-    ]
-    if not cells:
-        return dataset, seed
-    problem = Problem(protocol, dataset, seed, device)
-    fitted: dict[Any, tuple[Explainer, float]] = {}
-    for method, epsilon in cells:
-        started = time.perf_counter()
-        about: dict[str, Any] = {"accuracy": problem.accuracy, "device": device}
+    }
+
+
+def digest(protocol: Protocol, key: Key) -> str:
+    """Of all that a cell depends on in its protocol."""
+    shared = {name: asdict(protocol)[name] for name in ("reading", "rows", "epsilons", "retrains", "network", "judges")}
+    method = asdict(cells_of(protocol)[key])
+    return hashlib.sha256(json.dumps([key, shared, method], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _settle_changed(protocol: Protocol, store: Store, wanted: Sequence[Key], renew: bool) -> None:
+    about = store.about()
+    changed = [key for key in wanted if file_name(key) in about]
+    changed = [key for key in changed if about[file_name(key)].get("digest") != digest(protocol, key)]
+    if changed and not renew:
+        dataset, seed, method, _ = changed[0]
+        raise SettingError(
+            f"{len(changed)} cells in {store.folder} were made by another version of {protocol.name!r}, such as"
+            f" {method!r} on {dataset}, seed {seed}. Renew them (--renew), or write to another folder (--results)."
+        )
+    store.forget(changed)
+
+
+def _shared_out(
+    protocol: Protocol,
+    store: Store,
+    wanted: Sequence[Key],
+    jobs: Sequence[tuple[str, int]],
+    workers: int,
+    device: str,
+) -> Iterator[tuple[str, int]]:
+    tasks = [(protocol, store.folder, [key for key in wanted if key[:2] == job], device, workers) for job in jobs]
+    if workers == 1:
+        yield from (run_problem(*task) for task in tasks)
+        return
+    from joblib import Parallel, delayed
+
+    yield from Parallel(n_jobs=workers, return_as="generator_unordered")(delayed(run_problem)(*task) for task in tasks)
+
+
+def run_problem(
+    protocol: Protocol, folder: Path, wanted: Sequence[Key], device: str = "cpu", workers: int = 1
+) -> tuple[str, int]:
+    """Cells of one dataset and seed, those that are not there yet; what fails is kept as a line that says so."""
+    store = Store(folder)
+    done = store.finished()
+    missing = [key for key in wanted if key not in done]
+    dataset, seed = wanted[0][:2]
+    methods, fitted = cells_of(protocol), Fitted()
+    about = {"device": device, "workers": workers}
+    with _one_thread():
         try:
-            rows = _run_cell(problem, method, epsilon, fitted, about)
-        except Exception:  # whatever it was, the others go on, and it is told
-            told = traceback.format_exc(limit=-3)
-            rows = pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [told]})
-        about["seconds"] = round(time.perf_counter() - started, 1)
-        for place, (name, value) in enumerate(zip(KEYS, (dataset, seed, method.name, epsilon), strict=True)):
-            rows.insert(place, name, np.nan if value is None else value)
-        store.write(rows, about)
-        if protocol.reading == "images" and seed == protocol.seeds[0] and "fit_seconds" in about:
-            explainer, _ = _fitted(problem, method, epsilon, fitted)
-            store.write_pictures(file_name(dataset, seed, method.name, epsilon), *_examples(problem, explainer))
+            problem = Problem(protocol, dataset, seed, device) if missing else None
+        except Exception:  # the other datasets go on
+            for key in missing:
+                store.write(key, _failure(), {**about, "seconds": 0.0, "digest": digest(protocol, key)})
+            return dataset, seed
+        for key in missing:
+            assert problem is not None
+            started = time.perf_counter()
+            more: dict[str, Any] = {"digest": digest(protocol, key), "accuracy": problem.accuracy}
+            try:
+                rows = _run_cell(problem, store, key, methods[key], fitted, more)
+            except Exception:  # whatever it was, the other methods go on, and it is told
+                rows = _failure()
+            store.write(key, rows, {**about, **more, "seconds": round(time.perf_counter() - started, 1)})
     return dataset, seed
 
 
+def _failure() -> pd.DataFrame:
+    """The line of a cell that failed just now."""
+    return pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [traceback.format_exc(limit=-3)]})
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Sums in one order whatever the number of workers, so that a cell is the same in any run."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 def _run_cell(
-    problem: Problem, method: Method, epsilon: float | None, fitted: dict[Any, tuple[Explainer, float]], about: Any
+    problem: Problem, store: Store, key: Key, method: Method, fitted: Fitted, about: dict[str, Any]
 ) -> pd.DataFrame:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
-        explainer, about["fit_seconds"] = _fitted(problem, method, epsilon, fitted)
+        explainer, about["fit_seconds"] = _fitted(problem, method, key[3], fitted)
+        if isinstance(explainer.hypotheses, RashomonSet):
+            about["kept"] = len(explainer.hypotheses)
         ask = Ask(method.answers, method.refine, _one_locked(problem) if method.locked else None)
-        return measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
+        rows = measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
+        if problem.protocol.reading == "images" and problem.seed == problem.protocol.seeds[0]:
+            _store_pictures(problem, store, key, explainer)
+        return rows
 
 
-def _fitted(
-    problem: Problem, method: Method, epsilon: float | None, fitted: dict[Any, tuple[Explainer, float]]
-) -> tuple[Explainer, float]:
+def _fitted(problem: Problem, method: Method, epsilon: float | None, fitted: Fitted) -> tuple[Explainer, float]:
     """The explainer of a cell and the seconds it took, fitted once for all cells that would fit the same."""
     hypotheses = problem.hypotheses(method.hypotheses, epsilon)
     kept = tuple(hypotheses.kept.tolist()) if isinstance(hypotheses, RashomonSet) else None
-    same = (method.kind, method.hypotheses, kept, method.survival, repr(method.recipe), repr(method.descent))
+    asked_alike = replace(method, name="", answers=1, refine=False, locked=False)
+    same = repr((asked_alike, kept))
     if same not in fitted:
         started = time.perf_counter()
         # The paper trains on every mask it keeps; judges have their own.
@@ -150,11 +210,12 @@ def _fitted(
     return fitted[same]
 
 
-def _examples(problem: Problem, explainer: Explainer) -> tuple[Any, Any, list[str]]:
+def _store_pictures(problem: Problem, store: Store, key: Key, explainer: Explainer) -> None:
     """A few pictures, their answers, and from what to what."""
     X, target = problem.X[:_PICTURES], problem.target[:_PICTURES]
     titles = [f"{a} → {b}" for a, b in zip(problem.model.predict(X), target, strict=True)]
-    return X, explainer.generate(X, target).answers, titles
+    heading = key[2] + ("" if key[3] is None else f", ε = {key[3]:g}")
+    store.write_pictures(file_name(key), heading, X, explainer.generate(X, target).answers, titles)
 
 
 def _one_locked(problem: Problem) -> Any:
@@ -173,30 +234,18 @@ def _chosen(known: Sequence[Any], wanted: Sequence[Any], what: str) -> tuple[Any
     return tuple(one for one in known if not wanted or one in wanted)
 
 
-def _forget_failures(store: Store) -> None:
-    rows = store.rows()
-    failed = rows[rows["error"].notna()]
-    keys = failed[["dataset", "seed", "method", "epsilon"]].itertuples(index=False)
-    store.forget({(str(d), int(s), str(m), None if pd.isna(e) else float(e)) for d, s, m, e in keys})
-
-
-def _manifest(path: str | Path, protocol: Protocol, device: str, workers: int, seconds: float) -> dict[str, Any]:
+def _manifest(path: str | Path, protocol: Protocol) -> dict[str, Any]:
     packages = ("avcg", "torch", "numpy", "pandas", "scikit-learn")
     return {
         "protocol": asdict(protocol),
         "protocol_sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
-        "device": device,
-        "workers": workers,
-        "wall_seconds": round(seconds, 1),
     }
 
 
 def _version(name: str) -> str:
-    from importlib.metadata import PackageNotFoundError
-
     try:
         return version(name)
-    except PackageNotFoundError:  # run from a checkout
-        return "not installed"
+    except PackageNotFoundError:
+        return "from a checkout"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from avcg.images import Pixels
 
 _DIGITS = "%.5g"
 KEYS = ["dataset", "seed", "method", "epsilon"]
+Key = tuple[str, int, str, float | None]  # of a cell; None for methods that do not depend on epsilon
 
 
 class Store:
@@ -28,72 +29,62 @@ class Store:
         self.folder = Path(folder)
         self._cells = self.folder / "cells"
 
-    def finished(self) -> set[tuple[str, int, str, float | None]]:
+    def finished(self) -> set[Key]:
         """The cells there are, failed ones included."""
-        if not self.folder.exists():
-            return set()
-        rows = self._read()
-        if rows is None:
-            return set()
-        keys = rows[KEYS].drop_duplicates().itertuples(index=False)
-        return {(str(d), int(s), str(m), None if pd.isna(e) else float(e)) for d, s, m, e in keys}
+        rows = self._read(self._files())
+        return set() if rows is None else set(keys_of(rows))
 
-    def write(self, rows: pd.DataFrame, about: Mapping[str, Any]) -> None:
-        """One finished cell, whole or not at all, with what the manifest says of it."""
+    def about(self) -> dict[str, Any]:
+        """What is known of each cell, by its `file_name`."""
+        found = dict(self.manifest().get("cells", {}))
+        found.update({path.stem: json.loads(path.read_text()) for path in sorted(self._cells.glob("*.json"))})
+        return found
+
+    def write(self, key: Key, rows: pd.DataFrame, about: Mapping[str, Any]) -> None:
+        """One finished cell, whole or not at all, and what is known of it."""
         self._cells.mkdir(parents=True, exist_ok=True)
-        first = rows.iloc[0]
-        name = file_name(first["dataset"], first["seed"], first["method"], first["epsilon"])
-        _replace(self._cells / f"{name}.json", json.dumps(dict(about)))
-        partial = self._cells / f"{name}.partial"
-        rows.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
-        partial.replace(self._cells / f"{name}.csv.gz")
+        keyed = rows.assign(**{name: np.nan if value is None else value for name, value in zip(KEYS, key, strict=True)})
+        ordered = keyed[[*KEYS, *(name for name in rows if name not in KEYS)]]
+        _replace(self._cells / f"{file_name(key)}.json", json.dumps(dict(about)))
+        partial = self._cells / f"{file_name(key)}.partial"
+        ordered.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
+        partial.replace(self._cells / f"{file_name(key)}.csv.gz")
 
-    def write_pictures(self, name: str, factuals: Pixels, answers: Pixels, titles: Sequence[str]) -> None:
+    def write_pictures(self, name: str, heading: str, factuals: Pixels, answers: Pixels, titles: Sequence[str]) -> None:
         """A few pictures and their answers, to be drawn later."""
         folder = self.folder / "pictures"
         folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{name}.partial").open("wb") as file:
-            np.savez_compressed(file, factuals=factuals, answers=answers, titles=np.array(titles))
-        (folder / f"{name}.partial").replace(folder / f"{name}.npz")
+        partial = folder / f"{name}.partial"
+        with partial.open("wb") as file:
+            np.savez_compressed(
+                file, factuals=factuals, answers=answers, titles=np.array(titles), heading=np.array(heading)
+            )
+        partial.replace(folder / f"{name}.npz")
 
-    def pictures(self) -> Iterator[tuple[str, Pixels, Pixels, list[str]]]:
-        """Name, factuals, answers and titles of what was stored to be drawn."""
+    def pictures(self) -> Iterator[tuple[str, str, Pixels, Pixels, list[str]]]:
+        """Name, heading, factuals, answers and titles of what was stored to be drawn."""
         for path in sorted(self.folder.glob("pictures/*.npz")):
             with np.load(path, allow_pickle=False) as stored:
-                yield path.stem, stored["factuals"], stored["answers"], [str(title) for title in stored["titles"]]
+                titles = [str(title) for title in stored["titles"]]
+                yield path.stem, str(stored["heading"]), stored["factuals"], stored["answers"], titles
 
     def compact(self, manifest: Mapping[str, Any]) -> None:
-        """All cells into one file, and what is known of the run beside it."""
-        rows = self._read()
-        if rows is None:
-            return
-        cells = dict(self.manifest().get("cells", {}))
-        cells.update({path.stem: json.loads(path.read_text()) for path in sorted(self._cells.glob("*.json"))})
-        partial = self.folder / "rows.partial"
-        order = rows.sort_values([*KEYS, "reading", "row"], kind="stable")
-        order.to_csv(partial, index=False, float_format=_DIGITS, compression={"method": "gzip", "mtime": 0})
-        partial.replace(self.folder / "rows.csv.gz")
-        _replace(self.folder / "manifest.json", json.dumps({**manifest, "cells": cells}, indent=1, sort_keys=True))
-        for path in self._cells.glob("*"):
-            path.unlink()
-        if self._cells.exists():
-            self._cells.rmdir()
+        """All cells into one file, and what is known of them beside it."""
+        files = self._files()
+        rows = self._read(files)
+        if rows is not None:
+            self._write_whole(rows, {**manifest, "cells": self.about()}, files)
 
-    def forget(self, keys: set[tuple[str, int, str, float | None]]) -> None:
+    def forget(self, keys: Iterable[Key]) -> None:
         """Drop cells, so that they are run again."""
-        rows = self._read()
-        if rows is None:
+        files, gone = self._files(), set(keys)
+        rows = self._read(files)
+        if rows is None or not gone:
             return
-        found = [
-            (str(d), int(s), str(m), None if pd.isna(e) else float(e)) in keys
-            for d, s, m, e in rows[KEYS].itertuples(index=False)
-        ]
-        kept = rows[[not one for one in found]]
-        partial = self.folder / "rows.partial"
-        kept.to_csv(partial, index=False, float_format=_DIGITS, compression="gzip")
-        partial.replace(self.folder / "rows.csv.gz")
-        for path in self._cells.glob("*"):
-            path.unlink()
+        names = {file_name(key) for key in gone}
+        cells = {name: about for name, about in self.about().items() if name not in names}
+        kept = rows[[key not in gone for key in keys_of(rows)]]
+        self._write_whole(kept, {**self.manifest(), "cells": cells}, files)
 
     def rows(self) -> pd.DataFrame:
         """All results.
@@ -101,32 +92,54 @@ class Store:
         Raises:
             DataError: If there are none.
         """
-        found = self._read() if self.folder.exists() else None
+        found = self._read(self._files())
         if found is None:
             raise DataError(f"There are no results in {self.folder}. Run the protocol first: avcg bench run FILE.")
         return found
 
     def manifest(self) -> dict[str, Any]:
-        """What is known of the run."""
+        """What is known of the last run."""
         path = self.folder / "manifest.json"
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
-    def _read(self) -> pd.DataFrame | None:
+    def _files(self) -> list[Path]:
         whole = self.folder / "rows.csv.gz"
-        paths = [*([whole] if whole.exists() else []), *sorted(self._cells.glob("*.csv.gz"))]
-        if not paths:
+        return [*sorted(self._cells.glob("*.csv.gz")), *([whole] if whole.exists() else [])]
+
+    def _read(self, files: Sequence[Path]) -> pd.DataFrame | None:
+        if not files:
             return None
-        rows = pd.concat([pd.read_csv(path) for path in paths], ignore_index=True)
+        rows = pd.concat([pd.read_csv(path) for path in files], ignore_index=True)
         # A column of ones reads as whole numbers where another run has fractions.
         measured = [name for name in rows.select_dtypes("number") if name not in ("seed", "row", "answer")]
-        rows = rows.astype(dict.fromkeys(measured, float))
-        return rows.drop_duplicates([*KEYS, "reading", "row", "answer"])
+        return rows.astype(dict.fromkeys(measured, float)).drop_duplicates([*KEYS, "reading", "row", "answer"])
+
+    def _write_whole(self, rows: pd.DataFrame, manifest: Mapping[str, Any], files: Sequence[Path]) -> None:
+        """Everything in one file; then, and not before, the cells that were read go."""
+        partial = self.folder / "rows.partial"
+        ordered = rows.sort_values([*KEYS, "reading", "row", "answer"], kind="stable")
+        ordered.to_csv(partial, index=False, float_format=_DIGITS, compression={"method": "gzip", "mtime": 0})
+        partial.replace(self.folder / "rows.csv.gz")
+        _replace(self.folder / "manifest.json", json.dumps(dict(manifest), indent=1, sort_keys=True))
+        for path in files:
+            if path.parent == self._cells:
+                path.unlink(missing_ok=True)
+                path.with_name(path.name.removesuffix(".csv.gz") + ".json").unlink(missing_ok=True)
 
 
-def file_name(dataset: str, seed: int, method: str, epsilon: float | None) -> str:
+def keys_of(rows: pd.DataFrame) -> list[Key]:
+    """The cell of each line."""
+    return [
+        (str(dataset), int(seed), str(method), None if pd.isna(epsilon) else float(epsilon))
+        for dataset, seed, method, epsilon in rows[KEYS].itertuples(index=False)
+    ]
+
+
+def file_name(key: Key) -> str:
     """Of a cell, in letters that every file system takes."""
+    dataset, seed, method, epsilon = key
     plain = "".join(letter if letter.isalnum() else "_" for letter in method)
-    return f"{dataset}-{seed}-{plain}" + ("" if epsilon is None or pd.isna(epsilon) else f"-{epsilon:g}")
+    return f"{dataset}-{seed}-{plain}" + ("" if epsilon is None else f"-{epsilon:g}")
 
 
 def _replace(path: Path, text: str) -> None:

@@ -229,6 +229,46 @@ def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str], methods: Sequen
     )
 
 
+def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    """A method beside the robust neighbour and the per-row search, for each dataset: the mean over seeds of ratios.
+
+    The search is taken, in each seed, at the level of least L1 that survives no less; where none does, there is no
+    ratio, and the seed is left out.
+
+    Args:
+        rows: Of a protocol with methods called "robust neighbour" and "search to ...".
+        method: Whose ratios are wanted.
+
+    Returns:
+        Columns dataset, coverage, valid, survival, L1, columns, yNN and the ratios.
+    """
+    told = rows.where(rows["coverage"] > 0)
+    figures = ["valid", "CMV", "L1", "columns", "yNN"]
+    keys = [rows["dataset"], rows["seed"], rows["method"]]
+    means = told[figures].groupby(keys).mean().join(rows["coverage"].groupby(keys).mean())
+    lines = []
+    for dataset in rows["dataset"].unique():
+        of = {name: part.droplevel("method") for name, part in means.loc[dataset].groupby("method")}
+        ours, neighbour = of[method], of["robust neighbour"]
+        level = [part["L1"].where(part["CMV"] >= ours["CMV"] - 1e-9) for name, part in of.items() if "search" in name]
+        searched = pd.concat(level, axis=1).min(axis=1)
+        lines.append(
+            {
+                "dataset": dataset,
+                "coverage": ours["coverage"].mean(),
+                "valid": ours["valid"].mean(),
+                "survival": ours["CMV"].mean(),
+                "L1": ours["L1"].mean(),
+                "columns": ours["columns"].mean(),
+                "yNN": ours["yNN"].mean(),
+                "L1 / robust neighbour's": (ours["L1"] / neighbour["L1"]).mean(),
+                "yNN / robust neighbour's": (ours["yNN"] / neighbour["yNN"]).mean(),
+                "L1 / search's at no lower survival": (ours["L1"] / searched).mean(),
+            }
+        )
+    return pd.DataFrame(lines)
+
+
 def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     """The columns of a frame, without its index, as a pipe table.
 

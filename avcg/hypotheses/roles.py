@@ -29,7 +29,8 @@ class Roles:
 
     Attributes:
         teachers: What is trained against.
-        tuning: What a margin is chosen by, on rows that were not trained on. Of a set of fewer than four, the teachers.
+        tuning: What a margin is chosen by, on rows that were not trained on. Of a set of fewer than four, or where
+            nothing is tuned, the teachers.
         fresh: What certificates ask, and nothing else does; None where the set has a single member.
         in_force: The model whose decision counts; the teachers' mean where there is no such model.
     """
@@ -48,6 +49,7 @@ class Roles:
         in_force: Predictors | None = None,
         n_fresh: int | None = None,
         n_teachers: int = 50,
+        tune: bool = True,
     ) -> Roles:
         """Part a distribution.
 
@@ -57,16 +59,17 @@ class Roles:
             in_force: The model whose decision counts; None: the one the hypotheses were made around, if any.
             n_fresh: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
             n_teachers: Draws that stand for the teachers' mean where there is no model in force.
+            tune: Whether some of a finite set are kept from the teachers to tune by; else all but the fresh teach.
         """
         generator = seeded(generator)
         if n_fresh is not None:
             n_fresh = whole(n_fresh, "'n_fresh'", 0)
         in_force = model_in_force(hypotheses) if in_force is None else in_force
         if isinstance(hypotheses, Mixture):
-            return _mixed(hypotheses, generator, in_force, n_fresh, n_teachers)
+            return _mixed(hypotheses, generator, in_force, n_fresh, n_teachers, tune)
         teachers: HypothesisDistribution
         if isinstance(hypotheses, FiniteSet):
-            teachers, tuning, fresh = _split(hypotheses, in_force, generator, n_fresh)
+            teachers, tuning, fresh = _split(hypotheses, in_force, generator, n_fresh, tune)
         else:
             teachers, tuning = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
             count = _FRESH_DRAWS if n_fresh is None else n_fresh
@@ -85,7 +88,7 @@ class Roles:
 
 
 def _split(
-    everyone: FiniteSet, in_force: Predictors | None, generator: torch.Generator, n_fresh: int | None
+    everyone: FiniteSet, in_force: Predictors | None, generator: torch.Generator, n_fresh: int | None, tune: bool
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
     count = len(everyone)
     if n_fresh is not None and n_fresh > max(0, count - 2):
@@ -97,7 +100,7 @@ def _split(
     if count == 1 or aside == 0:
         return everyone, everyone.predictors, None
     rest, fresh = _set_aside(everyone, in_force, aside, generator)
-    if count < _ONE_IN:
+    if count < _ONE_IN or not tune:
         return rest, rest.predictors, fresh
     teachers, tuning = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
     return teachers, tuning.predictors, fresh
@@ -130,10 +133,11 @@ def _mixed(
     in_force: Predictors | None,
     n_fresh: int | None,
     n_teachers: int,
+    tune: bool,
 ) -> Roles:
     """Each component is parted by itself, and the parts are mixed again."""
     parts = [
-        Roles.of(part, generator, in_force=in_force, n_fresh=n_fresh, n_teachers=n_teachers)
+        Roles.of(part, generator, in_force=in_force, n_fresh=n_fresh, n_teachers=n_teachers, tune=tune)
         for part in mixture.components
     ]
     teachers = Mixture([part.teachers for part in parts], mixture.shares)
