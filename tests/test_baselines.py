@@ -17,7 +17,7 @@ from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, Schema, Tabular
 from avcg.baselines.descent import QUCE, Batten, Descent, EntropicSearch, Schut, Wachter
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
-from avcg.baselines.vae import CFVAE
+from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.errors import SettingError
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Stacked
@@ -71,6 +71,7 @@ METHODS = {
     "RobustNeighbour": lambda: RobustNeighbour(RETRAINS),
     **{kind.__name__: lambda kind=kind: quick(kind) for kind in (*SEARCHES, RobustSearch)},
     "CFVAE": lambda: CFVAE(RETRAINS),
+    "OwnLabelCFVAE": lambda: OwnLabelCFVAE(RETRAINS),
     "Mahajan": lambda: AVCG(PointMass(MODEL), recipe=replace(Recipe.mahajan(), steps=60)),
 }
 
@@ -147,30 +148,33 @@ class TestStoppingRule:
     """One line P(1 | x) = sigmoid(3a - b): a step moves its log-odds by at most four times its length."""
 
     DENIED = FRAME.iloc[[0, 4, 5]].assign(a=[-1.0, -0.5, -2.0], b=0.0)
-    BRIEF = Descent(300, 0.05, probability=0.5, proximity=0.01)
 
     @staticmethod
-    def beyond(kind):
+    def brief(kind):
+        """A column of Schut's moves a few times only, so that its steps are long."""
+        return Descent(300, 0.2 if kind is Schut else 0.05, probability=0.5, proximity=0.01)
+
+    def beyond(self, kind):
         """How far beyond what is asked an answer may lie; the entropic search adds a step to Wachter's answer."""
-        return 4 * (0.05 + (Wachter.usual.step if kind is EntropicSearch else 0.0)) + 1e-4
+        return 4 * (self.brief(kind).step + (Wachter.usual.step if kind is EntropicSearch else 0.0)) + 1e-4
 
     @pytest.mark.parametrize("kind", SEARCHES)
     def test_min_prob_of_a_request_is_reached_and_no_more(self, kind):
-        found = fitted(kind, lines([3.0, -1.0, 0.0]), descent=self.BRIEF).generate(self.DENIED, min_prob=0.8)
+        found = fitted(kind, lines([3.0, -1.0, 0.0]), descent=self.brief(kind)).generate(self.DENIED, min_prob=0.8)
         assert (found.status == "ok").all()
         assert (found.probability >= 0.8).all()
         assert (odds(found.probability) <= odds(0.8) + self.beyond(kind)).all()
 
     @pytest.mark.parametrize("kind", SEARCHES)
     def test_a_threshold_other_than_one_half_is_crossed_and_no_more(self, kind):
-        strict = fitted(kind, lines([3.0, -1.0, 0.0]), descent=self.BRIEF, threshold=0.7)
+        strict = fitted(kind, lines([3.0, -1.0, 0.0]), descent=self.brief(kind), threshold=0.7)
         found = strict.generate(self.DENIED)
         assert (found.target == 1).all()
         assert (found.probability >= 0.7).all()
         assert (odds(found.probability) <= odds(0.7) + self.beyond(kind)).all()
 
     def test_the_first_class_needs_the_rest_of_a_threshold(self):
-        strict = fitted(Wachter, lines([3.0, -1.0, 0.0]), descent=self.BRIEF, threshold=0.3)
+        strict = fitted(Wachter, lines([3.0, -1.0, 0.0]), descent=self.brief(Wachter), threshold=0.3)
         found = strict.generate(self.DENIED.assign(a=[1.0, 0.5, 2.0]), target=0)
         assert (found.probability > 0.7).all()
         assert (odds(found.probability) <= odds(0.7) + self.beyond(Wachter)).all()
@@ -234,6 +238,10 @@ class TestSchut:
 
     def test_a_column_near_its_bound_goes_no_further(self):
         torch.testing.assert_close(self.step([0.0, -2.9, 0.0]), torch.tensor([[0.0, -3.0, 0.0]]))
+
+    def test_a_column_moves_twenty_five_times_at_most(self):
+        answer = self.step([0.0, 0.0, 0.0], steps=60, step=0.1)
+        torch.testing.assert_close(answer, torch.tensor([[2.5, -2.5, 1.0]]), atol=1e-5, rtol=0)
 
     def test_the_slope_is_that_of_the_mean_probability(self):
         two = lines([1.0, 0.6, 0.0], [-1.0, 0.6, 0.0], intercept=-1.0)
@@ -325,6 +333,16 @@ class TestEntropic:
         enough = grid[np.argmax(risk(grid) <= 0.5)]
         assert first < enough - 0.1
         assert enough - 1e-4 <= found <= enough + 0.02 + 1e-4
+
+    @pytest.mark.parametrize("asked", [{"min_prob": 0.8}, {"threshold": 0.8}], ids=str)
+    def test_low_risk_is_not_enough_where_the_model_in_force_is_lost_on_the_way(self, asked):
+        hypotheses = lines([2.0, 0.0, 0.0], *[[-1.0, 1.0, 0.0]] * 3)
+        one = FiniteSet(hypotheses.predictors, SPACE, None, hypotheses.predictors.subset(torch.tensor([0])))
+        explainer = fitted(EntropicSearch, one, threshold=asked.get("threshold"))
+        found = explainer.generate(TestStoppingRule.DENIED.iloc[[1]], target=1, min_prob=asked.get("min_prob"))
+        x_cf = SPACE.encode(found.frame)
+        assert found.probability[0] >= 0.8
+        assert float(explainer._risk(Question(x_cf, torch.ones(1, dtype=torch.long), SPACE, 1), x_cf)) <= 0.5
 
 
 class TestSeveralAnswers:

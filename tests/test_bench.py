@@ -86,9 +86,16 @@ class TestProtocols:
             read_protocol(tmp_path / "none.toml")
         with pytest.raises(DataError, match="no dataset 'brest'"):
             read_protocol(protocol(tmp_path, text=TINY.replace("breast_cancer", "brest")))
-        wrong = protocol(tmp_path, text=TINY.replace("steps = 5 }}\n[[methods]]", "stepps = 5 }}\n[[methods]]"))
-        run(wrong, tmp_path / "out", only_seeds=[0], only_methods=["AVCG-R"])
-        assert "Did you mean 'steps'" in Store(tmp_path / "out").rows()["error"].iloc[0]
+        with pytest.raises(SettingError, match="recipe of 'AVCG-R' has an unknown key 'stepps'"):
+            read_protocol(
+                protocol(tmp_path, text=TINY.replace("steps = 5 }}\n[[methods]]", "stepps = 5 }}\n[[methods]]"))
+            )
+        with pytest.raises(SettingError, match=r"'Schut et al\.' of kind 'schut' takes no 'recipe'"):
+            read_protocol(protocol(tmp_path, text=TINY.replace("descent = {{", "recipe = {{")))
+        with pytest.raises(SettingError, match="does not go with the dataset 'breast_cancer'"):
+            read_protocol(protocol(tmp_path, 'reading = "images"'))
+        with pytest.raises(SettingError, match="at most five digits"):
+            read_protocol(protocol(tmp_path, text=TINY.replace("0.8", "0.1234567")))
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +123,8 @@ class TestRuns:
         assert manifest["protocol"]["title"] == "Tiny"
         assert set(manifest["versions"]) >= {"python", "torch"}
         assert len(manifest["cells"]) == 8
-        assert manifest["wall_seconds"] > 0
+        assert all(cell["seconds"] > 0 and cell["workers"] == 1 for cell in manifest["cells"].values())
+        assert manifest["cells"]["breast_cancer-0-AVCG_R-0.8"]["kept"] >= 1
 
     def test_a_run_killed_midway_goes_on_to_the_same_rows(self, whole, tmp_path):
         path = protocol(tmp_path)
@@ -125,8 +133,8 @@ import os
 from avcg.bench import run as module
 from avcg.bench.store import Store
 write, done = Store.write, []
-def dying(self, rows, about):
-    write(self, rows, about)
+def dying(self, key, rows, about):
+    write(self, key, rows, about)
     done.append(1)
     if len(done) == 3:
         os._exit(9)
@@ -171,6 +179,27 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         assert store.rows()["error"].notna().all()
         run(path, tmp_path / "out", only_seeds=[0], only_methods=["class mean"], retry=True)
         assert store.rows()["error"].isna().all()
+        run(path, tmp_path / "new", only_seeds=[0], only_methods=["class mean"], retry=True)  # nothing to try again
+        assert Store(tmp_path / "new").rows()["error"].isna().all()
+
+    def test_a_dataset_that_cannot_be_set_up_fails_by_itself(self, tmp_path, monkeypatch):
+        def broken(*_):
+            raise OSError("no such file")
+
+        monkeypatch.setattr(problems.datasets, "load", broken)
+        run(protocol(tmp_path), tmp_path / "out")
+        rows = Store(tmp_path / "out").rows()
+        assert len(rows) == 8
+        assert rows["error"].str.contains("no such file").all()
+
+    def test_cells_of_another_version_of_the_protocol_are_not_taken_for_its_own(self, tmp_path):
+        path, choice = protocol(tmp_path), {"only_seeds": [0], "only_methods": ["class mean"]}
+        run(path, tmp_path / "out", **choice)
+        protocol(tmp_path, text=TINY.replace("rows = 8", "rows = 6"))
+        with pytest.raises(SettingError, match=r"1 cells in .* such as 'class mean' on breast_cancer, seed 0"):
+            run(path, tmp_path / "out", **choice)
+        run(path, tmp_path / "out", **choice, renew=True)
+        assert set(Store(tmp_path / "out").rows()["row"]) == set(range(6))
 
     def test_what_a_protocol_does_not_have_cannot_be_chosen(self, tmp_path):
         with pytest.raises(SettingError, match="no method 'Shut'"):
@@ -189,8 +218,9 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         run(path, tmp_path / "out", only_seeds=[0])
         store = Store(tmp_path / "out")
         assert store.rows()["error"].isna().all(), store.rows()["error"].dropna().tolist()
-        name, before, after, titles = next(store.pictures())
-        assert name.startswith("mnist-0-")
+        name, heading, before, after, titles = next(store.pictures())
+        assert name == "mnist-0-AVCG_R-0.8"
+        assert heading == "AVCG-R, ε = 0.8"
         assert before.shape == after.shape == (8, 8, 8)
         assert after.dtype == np.uint8
         assert all("→" in title for title in titles)

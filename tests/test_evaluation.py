@@ -161,23 +161,40 @@ class TestDecisions:
         np.testing.assert_allclose(wide["invalidation"], (shaken.argmax(-1) != 1).double().mean(0), atol=1e-6)
 
 
+def told(x_cf, valid):
+    """Rows with an answer: another row, or their own where that has the decision."""
+    return (x_cf != SPACE.encode(X)).any(dim=1).numpy() | (np.asarray(valid) == 1)
+
+
 class TestWhereAnswersAre:
     def test_distances_are_those_of_the_rows_handed_out(self, wide, codes):
-        change = (codes - SPACE.encode(X)).abs().double()
-        np.testing.assert_allclose(wide["L1"], change.sum(dim=1), rtol=1e-5)
-        np.testing.assert_allclose(wide["L2"], change.norm(dim=1), rtol=1e-5)
-        np.testing.assert_allclose(wide["Linf"], change.amax(dim=1), rtol=1e-5)
-        assert wide["columns"].tolist() == (change > 0).sum(dim=1).double().tolist()
+        change, some = (codes - SPACE.encode(X)).abs().double().numpy(), told(codes, wide["valid"])
+        for name, by_hand in {
+            "L1": change.sum(axis=1),
+            "L2": np.linalg.norm(change, axis=1),
+            "Linf": change.max(axis=1),
+            "columns": (change > 0).sum(axis=1),
+        }.items():
+            np.testing.assert_allclose(wide[name], np.where(some, by_hand, np.nan), rtol=1e-5)
 
     def test_a_row_that_has_the_decision_is_told_to_change_nothing(self, wide):
         assert (wide[["L1", "L2", "Linf", "gower", "columns"]].tail(2) == 0).all(axis=None)
-        assert wide["redundancy"].isna().tolist() == (wide["columns"] == 0).tolist()
+        assert wide["redundancy"].tail(2).isna().all()
+
+    def test_a_row_handed_back_without_the_decision_is_no_near_answer(self, amortized):
+        found = measure(FULL, amortized, X, TARGET)
+        codes = SPACE.encode(amortized.generate(X, TARGET).frame)
+        none = ~told(codes, found["valid"])
+        assert 1 <= none.sum() <= 7
+        for name in ("L1", "L2", "Linf", "L1_mad", "gower", "columns", "Imp", "yNN", "inlier", "IM1"):
+            assert found[name].isna().tolist() == none.tolist(), name
+        assert found.loc[none, ["Val", "valid", "CMV"]].notna().all(axis=None)
 
     def test_implausibility_is_the_mean_distance_to_the_targets_rows(self, wide, codes):
-        members = FULL.x_train[FULL.y_train == 1]
-        apart = (codes[:, None] - members).norm(dim=-1)
-        np.testing.assert_allclose(wide["Imp"], apart.mean(dim=1), rtol=1e-4)
-        np.testing.assert_allclose(wide["yNN"], apart.sort(dim=1).values[:, :5].mean(dim=1), rtol=1e-3, atol=1e-5)
+        apart = (codes[:, None] - FULL.x_train[FULL.y_train == 1]).norm(dim=-1).sort(dim=1).values
+        some = told(codes, wide["valid"])
+        np.testing.assert_allclose(wide["Imp"][some], apart.mean(dim=1)[some], rtol=1e-4)
+        np.testing.assert_allclose(wide["yNN"][some], apart[:, :5].mean(dim=1)[some], rtol=1e-3, atol=1e-5)
 
     def test_diversity_is_the_mean_distance_between_five_answers(self, explainer, wide):
         five = explainer.solve(SPACE.encode(X), torch.ones(10, dtype=torch.long), n=5)
@@ -195,8 +212,8 @@ class TestInputNoise:
         changed = (far > 0).numpy()
         np.testing.assert_allclose(wide["R_IC"][changed], (numerator / far)[changed], rtol=1e-4)
 
-    def test_there_is_no_ratio_where_the_answer_is_the_row_itself(self, wide):
-        assert wide["R_IC"].isna().tolist() == (wide["columns"] == 0).tolist()
+    def test_there_is_no_ratio_where_the_answer_is_the_row_itself(self, wide, codes):
+        assert wide["R_IC"].isna().tolist() == (codes == SPACE.encode(X)).all(dim=1).tolist()
         assert wide["R_IC"].tail(2).isna().all()
         assert wide["R_IC"].head(8).notna().any()
 
@@ -313,8 +330,10 @@ class TestReadings:
         assert not torch.allclose(again, codes, atol=1e-3), "an answer of floats is no proper row"
         votes = FULL.surrogates.log_probs(again).argmax(dim=-1).numpy() == 1
         np.testing.assert_allclose(found["CMV"], votes.mean(axis=0), atol=1e-6)
-        np.testing.assert_allclose(found["L2"], (again - SPACE.encode(X)).norm(dim=1), rtol=1e-4, atol=1e-5)
         valid = MODEL.predict(READING.flatten(proper)) == 1
+        some = told(again, valid)
+        np.testing.assert_allclose(found["L2"][some], (again - SPACE.encode(X)).norm(dim=1)[some], rtol=1e-4, atol=1e-5)
+        assert found["L2"].isna().tolist() == (~some).tolist()
         assert found["valid"].tolist() == found["coverage"].tolist() == valid.astype(float).tolist()
         np.testing.assert_array_equal(found["end_to_end"], found["valid"] * found["CMV"])
 

@@ -82,14 +82,11 @@ def rashomon_set(
     _refuse_wild(losses)
     limit, words = _reference(candidates, losses, x, labels, loss, reference)
     kept = torch.nonzero(losses <= limit + epsilon).flatten()
-    rule = f"{loss} <= {limit:.4f} ({words}) + {epsilon:g}"
+    rule, least = f"{loss} <= {limit:.4f} ({words}) + {epsilon:g}", float(losses.min())
     if not len(kept):
         if on_empty == "raise":
-            raise SettingError(
-                f"No candidate qualifies: {rule}. The best has {float(losses.min()):.4f}. Raise epsilon."
-            )
-        kept = losses.argmin()[None]
-        rule += f"; none qualified, so the best ({float(losses.min()):.4f}) was kept"
+            raise SettingError(f"No candidate qualifies: {rule}. The best has {least:.4f}. Raise epsilon.")
+        kept, rule = losses.argmin()[None], f"{rule}; none qualified, so the best ({least:.4f}) was kept"
         warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
     members = drawn.subset(kept)
     members.weights = torch.full_like(members.weights, 1.0 / len(kept))

@@ -67,9 +67,7 @@ def fit_stacked(
     first = draw_state(network, count, generator) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
 
-    dice = generator  # a mask for every row is too much to send to another device at every step
-    if device.type != "cpu":
-        dice = torch.Generator(device).manual_seed(int(torch.randint(2**31, (), generator=generator)))
+    dice = _stream_on(device, generator)
 
     def batch_loss(batch: Tensor) -> Tensor:
         mine = rows[:, batch].to(device)
@@ -87,6 +85,13 @@ def fit_stacked(
         label=label,
     )
     return {name: value.detach() for name, value in state.items()}, history
+
+
+def _stream_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """Chance made where it is used: a mask for every row is too much to send to another device at every step."""
+    if device.type == "cpu":
+        return generator
+    return torch.Generator(device).manual_seed(int(torch.randint(2**31, (), generator=generator)))
 
 
 @torch.no_grad()
