@@ -210,8 +210,8 @@ class TestWachter:
         assert 0 <= float(to_one(freed, [-1.0, 0.0, 0.0])[0, 0]) <= 0.02
 
     def test_it_trusts_the_model_in_force_whatever_the_others_say(self):
-        both = lines([2.0, 0.0, 0.0], [-2.0, 0.0, 0.0])
-        one = FiniteSet(both.predictors, SPACE, None, both.predictors.subset(torch.tensor([0])))
+        most = lines([2.0, 0.0, 0.0], *[[-2.0, 0.0, 0.0]] * 3)
+        one = FiniteSet(most.predictors, SPACE, None, most.predictors.subset(torch.tensor([0])))
         assert 0 <= float(to_one(fitted(Wachter, one), [-0.5, 0.0, 0.0])[0, 0]) <= 0.01
 
     def test_bounds_are_not_passed(self):

@@ -59,6 +59,11 @@ class TestThereAndBack:
         pd.testing.assert_index_equal(back.index, index)
         assert back["housing"].tolist() == LOANS.X["housing"].tolist()
 
+    def test_a_table_of_words_alone_keeps_its_index_too(self):
+        words = LOANS.X[["housing"]].set_axis(pd.RangeIndex(0, 400, 2))
+        reading = NumericReading.fit(Schema.infer(words), words)
+        pd.testing.assert_frame_equal(reading.restore(reading.flatten(words)), words)
+
 
 class TestFlat:
     def test_a_column_for_each_number_and_each_word(self):
