@@ -176,7 +176,7 @@ def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, paddi
         return here > 0.5
     nothing = xp.zeros_like(here[:, :1])
     own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding], -1)
-    allowed = moves[blocks + own].reshape(len(here), -1)[:, unpadding]
+    allowed = moves[blocks + own].reshape(len(here), padding.shape[0] * padding.shape[1])[:, unpadding]
     return (allowed & may_enter) | (here > 0.5)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -72,11 +72,16 @@ class NumericReading:
                     nearest = np.abs(flat[name].to_numpy()[:, None] - codes).argmin(axis=1)
                     parts[name] = np.asarray(feature.categories)[nearest]
             else:
-                number = flat[name].clip(self.low[name], self.high[name])
-                if feature.step is not None:
-                    number = (number / feature.step).round() * feature.step
-                parts[name] = number.astype(int) if feature.step == 1 else number
+                parts[name] = self._number(feature, flat[name])
         return pd.DataFrame(parts, index=flat.index)
+
+    def _number(self, feature: Continuous, wanted: pd.Series[float]) -> pd.Series[Any]:
+        """On the grid, and between the first and the last of its points within the training range."""
+        low, high, step = self.low[feature.name], self.high[feature.name], feature.step
+        if step is None:
+            return wanted.clip(low, high)
+        number = (wanted / step).round().clip(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9))
+        return number.astype(int) if step == 1 else (number * step).round(feature.decimals)
 
 
 def _is_words(feature: Categorical | Continuous) -> bool:

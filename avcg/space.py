@@ -7,6 +7,7 @@ exact, and `decode`, which never touches a cell that did not change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -230,7 +231,8 @@ class TabularSpace:
         """
         self._check_shapes(x_cf, x)
         codes = _array(x_cf)
-        result = project(self.encoding, self.freedom, codes.reshape(-1, *codes.shape[-2:]), _array(x))
+        lead = math.prod(codes.shape[:-2])  # said, since of no rows it cannot be told
+        result = project(self.encoding, self.freedom, codes.reshape(lead, *codes.shape[-2:]), _array(x))
         return torch.from_numpy(result.reshape(codes.shape)).to(x.device, x.dtype)
 
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:

@@ -101,6 +101,8 @@ class TestContract:
             {"probability": 1.0},
             {"probability": math.nan},
             {"step": -0.1},
+            {"step": 0.0},
+            {"step": math.inf},
             {"step": math.nan},
             {"proximity": -0.1},
             {"proximity": math.nan},
@@ -120,7 +122,8 @@ class TestRowByRow:
     @pytest.mark.parametrize("kind", SEARCHES)
     def test_answers_are_the_same_in_a_batch_and_alone(self, kind):
         explainer = quick(kind).fit(TOY.X)
-        x, target = explainer.space_.encode(TOY.X.head(10)), torch.arange(10) % 2
+        x = explainer.space_.encode(TOY.X.head(10))
+        target = 1 - explainer.decider_.decide(explainer.decider_.probabilities(x))
         together = explainer.solve(x, target)[0]
         alone = torch.cat([explainer.solve(x[i : i + 1], target[i : i + 1])[0] for i in range(10)])
         assert (together != x).any(dim=1).sum() > 5

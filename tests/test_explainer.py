@@ -545,6 +545,14 @@ class TestImages:
             found.changes()
 
 
+class TestNothingToDo:
+    def test_rows_that_have_the_target_can_be_refined(self):
+        granted = TOY.X[MODEL.predict(TOY.X) == MODEL.classes_[1]].head(3)
+        found = NearestUnlike(RETRAINS).fit(TOY.X, TOY.y).generate(granted, MODEL.classes_[1], refine=True)
+        assert (found.statuses == "already_target").all()
+        pd.testing.assert_frame_equal(found.frame, granted)
+
+
 class TestNeighbours:
     def test_nearest_unlike_is_brute_force(self):
         found = NearestUnlike(RETRAINS).fit(TOY.X, TOY.y)

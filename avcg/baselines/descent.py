@@ -45,9 +45,10 @@ class Descent:
         whole(self.steps, "'steps' of Descent", 1)
         if not 0 < self.probability < 1:
             raise SettingError(f"The 'probability' of Descent must be in (0, 1). Got {self.probability!r} instead.")
-        for name in ("step", "proximity"):
-            if not getattr(self, name) >= 0:
-                raise SettingError(f"The '{name}' of Descent must be >= 0. Got {getattr(self, name)!r} instead.")
+        if not 0 < self.step < math.inf:
+            raise SettingError(f"The 'step' of Descent must be > 0 and finite. Got {self.step!r} instead.")
+        if not 0 <= self.proximity < math.inf:
+            raise SettingError(f"The 'proximity' of Descent must be >= 0 and finite. Got {self.proximity!r} instead.")
 
 
 class GradientSearch(Explainer):
@@ -103,10 +104,13 @@ class GradientSearch(Explainer):
 
     def _search(self, question: Question, raw: Tensor) -> Tensor:
         """(B, *event) what relaxes to answers, each row moved until it is done."""
-        raw, alive, some = raw.clone(), torch.arange(len(question.x)), question
-        memory = torch.zeros(2, *raw.shape)
+        raw, memory = raw.clone(), torch.zeros(2, *raw.shape)
+        alive = torch.nonzero(~self._done(question, settled(question, raw))).flatten()
+        some = question.take(alive)
         with progress(f"Searching ({type(self).__name__})", self.effort.steps) as advance:
             for step in range(1, self.effort.steps + 1):
+                if not len(alive):
+                    break
                 slope = self._slope(some, raw[alive], step)
                 raw[alive], memory[:, alive] = self._move(some, raw[alive], slope, memory[:, alive], step)
                 advance(step)
@@ -114,8 +118,6 @@ class GradientSearch(Explainer):
                 if bool(done.any()):
                     alive = alive[~done]
                     some = question.take(alive)
-                if not len(alive):
-                    break
         return raw
 
     def _move(
@@ -229,7 +231,7 @@ class EntropicSearch(GradientSearch):
     _temper = 10.0
 
     def _candidates(self, question: Question) -> Tensor:
-        wachter = Wachter(self.hypotheses)
+        wachter = Wachter(self.hypotheses)  # as usual; the descent is of what comes after
         wachter.decider_ = self.decider_
         found = self._search(question, wachter._search(question, start_of(question)))
         return settled(question, found).expand(question.n, *question.x.shape)
