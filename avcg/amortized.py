@@ -349,7 +349,9 @@ class AVCG(Explainer):
         """G as a function of the posterior, with its noise held fixed."""
         recipe = self.recipe_
         chance = 0.0 if recipe.temperature is None else recipe.noise[1]
-        draws = Draws.draw(self.generator_, question.space, n_latents, request.x, rng, hard=chance)
+        # The same for every row, so that none depends on its place.
+        one = Draws.draw(self.generator_, question.space, n_latents, request.x[:1], rng, hard=chance)
+        draws = one.repeated(len(request.x))
         predictors = self.teachers_.to(request.x.device)
         temperature = None if recipe.temperature is None else recipe.temperature[1]
         bank = self.bank_.to(request.x.device) if recipe.weights.plausibility else None

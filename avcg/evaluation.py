@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from avcg.amortized import AVCG
 from avcg.certificates import clopper_pearson
 from avcg.decisions import Decider
 from avcg.encoding import Encoding
@@ -179,6 +180,8 @@ def measure(context: Context, explainer: Explainer, X: Any, target: Any, ask: As
     raw = score(context, answered).assign(reading="raw", TimeFrame=seconds)
     if ask.plainly:
         raw = raw.assign(**timings(explainer, x, wanted))
+        if isinstance(explainer, AVCG) and context.encoding is not None:
+            raw["gap"] = explainer.amortization_gap(X, target, steps=50, n_latents=5)["gap"].to_numpy()
     raw["coverage"] = answers.status.isin(["ok", "not_robust"]).to_numpy(float)
     raw["violations"] = _violations(context.space, answers.answers, take_rows(X, place))
     if context.reread is None:

@@ -95,6 +95,16 @@ class Draws:
         uniform = torch.rand(n_latents, *x.shape, generator=rng).clamp(1e-6, 1 - 1e-6)
         return cls(latent, gates, -hard * torch.log(-torch.log(uniform)).to(x.device))
 
+    def repeated(self, rows: int) -> Draws:
+        """The chance of one row, for so many alike."""
+
+        def spread(part: Tensor) -> Tensor:
+            return part.expand(len(part), rows, *part.shape[2:])
+
+        gates = None if self.gates is None else spread(self.gates)
+        categories = None if self.categories is None else spread(self.categories)
+        return Draws(spread(self.latent), gates, categories)
+
 
 class _StraightThrough(torch.autograd.Function):
     """Forward the second argument, bit for bit; backward as if it were the first."""

@@ -252,3 +252,42 @@ class TestFigures:
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         with pytest.raises(MissingExtraError, match=r"avcg\[plots\]"):
             figures.plot_tradeoff(sweep, tmp_path / "a.png")
+
+
+class TestYardsticks:
+    ROWS = pd.DataFrame(
+        [
+            ("toy", 0, "AVCG", 0, 1.0, 1.0, 1.0, 2.0, 1.0, 3.0),
+            ("toy", 0, "AVCG", 1, 1.0, 1.0, 0.8, 4.0, 3.0, 5.0),
+            ("toy", 0, "robust neighbour", 0, 1.0, 1.0, 1.0, 6.0, 9.0, 2.0),
+            ("toy", 0, "robust neighbour", 1, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
+            ("toy", 0, "search to 0.7", 0, 1.0, 1.0, 0.8, 1.0, 1.0, 1.0),
+            ("toy", 0, "search to 0.7", 1, 1.0, 1.0, 0.9, 1.0, 1.0, 1.0),
+            ("toy", 0, "search to 0.9", 0, 1.0, 1.0, 0.9, 4.0, 1.0, 1.0),
+            ("toy", 0, "search to 0.9", 1, 1.0, 1.0, 0.9, 2.0, 1.0, 1.0),
+        ],
+        columns=["dataset", "seed", "method", "row", "coverage", "valid", "CMV", "L1", "columns", "yNN"],
+    )
+
+    def test_ratios_by_hand(self):
+        (found,) = tables.yardsticks(self.ROWS, "AVCG").to_dict("records")
+        assert found["survival"] == pytest.approx(0.9)
+        assert found["L1 / robust neighbour's"] == pytest.approx(3.0 / 6.0)  # of those it can serve
+        assert found["yNN / robust neighbour's"] == pytest.approx(4.0 / 2.0)
+        assert found["L1 / search's at no lower survival"] == pytest.approx(3.0 / 3.0)  # not the one to 0.7
+
+    def test_where_no_search_survives_as_often_there_is_no_ratio(self):
+        weaker = self.ROWS[self.ROWS["method"] != "search to 0.9"]
+        assert tables.yardsticks(weaker, "AVCG")["L1 / search's at no lower survival"].isna().all()
+
+    def test_several_answers(self):
+        rows = pd.DataFrame(
+            {
+                "dataset": "toy", "seed": 0, "method": "five", "row": [0, 0, 1, 1, 2, 2],
+                "valid": [1.0, 1.0, 1.0, 0.0, 1.0, 1.0], "apart": [0.5, 0.5, 2.0, 2.0, 0.0, 0.0],
+            }
+        )  # fmt: skip
+        (found,) = tables.several(rows, "five").to_dict("records")
+        assert found["all valid"] == pytest.approx(2 / 3)
+        assert found["all different"] == pytest.approx(2 / 3)
+        assert found["apart"] == pytest.approx(5 / 6)

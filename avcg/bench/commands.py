@@ -103,9 +103,10 @@ def plot_results(
     made = read_protocol(protocol)
     folder.mkdir(parents=True, exist_ok=True)
     if len(made.epsilons) > 2:
-        names = [name for name in METRICS if name != "Time"]
+        there = (*METRICS, "L2", "gap")
+        names = [name for name in there if name != "Time" and (name in rows or name == "RVR")]
         paths = [
-            plot_sweep(rows, [*names, "L2"], folder / f"{method.name}.png", method=method.name)
+            plot_sweep(rows, names, folder / f"{method.name}.png", method=method.name)
             for method in made.methods
             if method.hypotheses == "rashomon"
         ]

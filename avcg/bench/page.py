@@ -2,8 +2,8 @@
 
 A block of the page begins with ``<!-- results: WHAT PROTOCOL ... -->`` and ends with ``<!-- end -->``; what stands
 between is written anew. WHAT is ``compare`` (then the dataset: beside the published figures), ``table`` (then the
-dataset, METRIC,METRIC,... and the reading, raw if left out), ``yardsticks`` (then methods, with underscores for blanks)
-or ``run`` (how it was run).
+dataset, METRIC,METRIC,... and the reading, raw if left out), ``yardsticks`` (then methods, with underscores for
+blanks), ``several`` (then a method that was asked for more answers) or ``run`` (how it was run).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import pandas as pd
 
 from avcg.bench.protocol import Protocol, read_protocol
 from avcg.bench.store import Store
-from avcg.bench.tables import compare, comparison_markdown, summary_markdown, to_markdown, yardsticks
+from avcg.bench.tables import compare, comparison_markdown, several, summary_markdown, to_markdown, yardsticks
 from avcg.errors import DataError, did_you_mean
 
 _BLOCK = re.compile(r"(<!-- results: (?P<ask>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 # What each kind of block needs after the protocol, at least.
-_NEEDS: Mapping[str, int] = {"compare": 1, "table": 2, "yardsticks": 1, "run": 0}
+_NEEDS: Mapping[str, int] = {"compare": 1, "table": 2, "yardsticks": 1, "several": 1, "run": 0}
 
 
 def filled(text: str, folder: Path) -> str:
@@ -57,6 +57,8 @@ def _block(ask: list[str], folder: Path) -> str:
         names = [name.replace("_", " ") for name in more]
         found = pd.concat([yardsticks(rows, name).assign(method=name) for name in names])
         return to_markdown(found[["method", *(name for name in found if name != "method")]])
+    if what == "several":
+        return to_markdown(several(rows, more[0].replace("_", " ")))
     if what == "compare":
         return comparison_markdown(compare(rows, published(protocol, path)), more[0])
     reading = more[2] if len(more) > 2 else "raw"

@@ -269,6 +269,23 @@ def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
     return pd.DataFrame(lines)
 
 
+def several(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    """Of a method that was asked for more answers: on what share of rows all are valid, and all differ.
+
+    Args:
+        rows: One line per answer.
+        method: Which.
+
+    Returns:
+        Columns dataset, all valid, all different and apart, the mean distance to the nearest other answer.
+    """
+    mine = rows[rows["method"] == method]
+    each = mine.groupby(["dataset", "seed", "row"]).agg(valid=("valid", "min"), nearest=("apart", "min"))
+    shares = pd.DataFrame({"all valid": each["valid"] == 1, "all different": each["nearest"] > 1e-6})
+    by_dataset = shares.groupby(["dataset", "seed"]).mean().groupby("dataset").mean()
+    return by_dataset.join(mine.groupby("dataset")["apart"].mean()).reset_index()
+
+
 def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     """The columns of a frame, without its index, as a pipe table.
 
