@@ -262,6 +262,10 @@ class TestCommands:
         assert nothing.returncode == 2
         assert "Run the protocol first" in nothing.stderr
 
+    def test_the_results_page_is_what_the_results_say(self):
+        page = BENCHMARKS.parent / "docs" / "results.md"
+        assert filled(page.read_text(), page.parent) == page.read_text(), "run: avcg bench page docs/results.md"
+
     def test_a_page_is_filled(self, whole, tmp_path):
         path = protocol(tmp_path, f'reference = "{BENCHMARKS / "paper.csv"}"')
         (tmp_path / "results").mkdir()

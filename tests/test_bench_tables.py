@@ -135,7 +135,7 @@ class TestCompare:
         assert list(records["metric"].unique()) == list(tables.METRICS)
         assert records["paper"].tolist() == PAPER["mean"].tolist()
         assert list(records) == (
-            "table dataset epsilon method metric paper paper_spread ours spread_seeds spread_instances".split()
+            "table dataset epsilon method metric paper paper_spread ours spread_seeds spread_instances n_seeds".split()
         )
 
     def test_ours_stands_beside_theirs(self, rows):

@@ -10,7 +10,6 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
+from threadpoolctl import threadpool_limits
 
 from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
@@ -145,7 +144,8 @@ def run_problem(
     dataset, seed = wanted[0][:2]
     methods, fitted = cells_of(protocol), Fitted()
     about = {"device": device, "workers": workers}
-    with _one_thread():
+    # Sums in one order whatever the number of workers, so that a cell is the same in any run.
+    with threadpool_limits(1):
         try:
             problem = Problem(protocol, dataset, seed, device) if missing else None
         except Exception:  # the other datasets go on
@@ -167,17 +167,6 @@ def run_problem(
 def _failure() -> pd.DataFrame:
     """The line of a cell that failed just now."""
     return pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [traceback.format_exc(limit=-3)]})
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Sums in one order whatever the number of workers, so that a cell is the same in any run."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _run_cell(

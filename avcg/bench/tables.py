@@ -119,7 +119,7 @@ def compare(rows: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     raw = rows[rows["reading"] == "raw"]
     levels = [float(level) for level in paper["epsilon"].unique()]
     found = pd.concat([summarise(at_epsilon(raw, level), list(METRICS)).assign(epsilon=level) for level in levels])
-    found = found.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_seeds", "n_rows"])
+    found = found.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_rows"])
     return printed.merge(found, on=["dataset", "epsilon", "method", "metric"], how="left", validate="many_to_one")
 
 
@@ -205,7 +205,7 @@ def comparison_markdown(records: pd.DataFrame, dataset: str) -> str:
     lines = []
     for (epsilon, method), line in block.groupby(["epsilon", "method"], sort=False):
         cells = {_head(metric): _beside(line[line["metric"] == metric], spreads=True) for metric in metrics}
-        lines.append({"ε": f"{epsilon:g}", "method": str(method), **cells})
+        lines.append({"ε": f"{epsilon:g}", "method": f"{method}{_fewer(line, block)}", **cells})
     # The paper's two tables of a dataset follow each other; here each epsilon is one block.
     return to_markdown(pd.DataFrame(lines).sort_values("ε", kind="stable", key=lambda column: column.astype(float)))
 
@@ -223,6 +223,9 @@ def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str], methods: Sequen
     for record in _records(found.sort_values("epsilon", kind="stable", na_position="first")):
         name = _name(record["method"], record["epsilon"], None)
         lines.setdefault(name, {"method": record["method"], "name": name})[_head(record["metric"])] = _ours(record)
+    for name, line in lines.items():
+        own = found[(found["method"] == line["method"])]
+        line["name"] = f"{name}{_fewer(own, found)}"
     ordered = [line for method in methods for line in lines.values() if line["method"] == method]
     return to_markdown(
         pd.DataFrame([{"method": line["name"], **{_head(m): line[_head(m)] for m in metrics}} for line in ordered])
@@ -311,6 +314,14 @@ def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     ]
     head, *body = (f"| {' | '.join(line)} |" for line in lines)
     return "\n".join([head, "|" + "---|" * len(frame.columns), *body])
+
+
+def _fewer(some: pd.DataFrame, everything: pd.DataFrame) -> str:
+    """A remark for means over fewer seeds than others have."""
+    count = some["n_seeds"].max()
+    if pd.isna(count) or count == 0 or count == everything["n_seeds"].max():
+        return ""
+    return f" ({count:.0f} of {everything['n_seeds'].max():.0f} seeds)"
 
 
 def _check(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
