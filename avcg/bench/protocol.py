@@ -177,7 +177,7 @@ def _check(protocol: Protocol, where: str) -> None:
                 f"{where}: there is no kind {method.kind!r} of method. {did_you_mean(method.kind, KINDS)}"
             )
         _choice(method.hypotheses, Hypotheses, f"{where}, hypotheses of {method.name!r}")
-        alike = [name for name in names if _plain(name) == _plain(method.name)]
+        alike = [name for name in names if plain_name(name) == plain_name(method.name)]
         if len(alike) > 1:
             raise SettingError(f"{where} has two methods called {' and '.join(map(repr, dict.fromkeys(alike)))}.")
         KINDS[method.kind](method, PointMass(mlp(1, 2)), None, "cpu", 0)  # it says what is wrong with its settings
@@ -185,8 +185,8 @@ def _check(protocol: Protocol, where: str) -> None:
             raise SettingError(f"{where}: {method.name!r} needs 'epsilons' for its Rashomon sets.")
 
 
-def _plain(name: str) -> str:
-    """What is left of a name in a file's."""
+def plain_name(name: str) -> str:
+    """A name in letters that every file system takes."""
     return "".join(letter if letter.isalnum() else "_" for letter in name)
 
 

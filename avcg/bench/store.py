@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from avcg.bench.protocol import plain_name
 from avcg.errors import DataError
 from avcg.images import Pixels
 
@@ -138,8 +139,7 @@ def keys_of(rows: pd.DataFrame) -> list[Key]:
 def file_name(key: Key) -> str:
     """Of a cell, in letters that every file system takes."""
     dataset, seed, method, epsilon = key
-    plain = "".join(letter if letter.isalnum() else "_" for letter in method)
-    return f"{dataset}-{seed}-{plain}" + ("" if epsilon is None else f"-{epsilon:g}")
+    return f"{dataset}-{seed}-{plain_name(method)}" + ("" if epsilon is None else f"-{epsilon:g}")
 
 
 def _replace(path: Path, text: str) -> None:
