@@ -40,8 +40,11 @@ demo: $(VENV)/plots.stamp ## see avcg at work on embedded data
 # One thread a worker: two workers with two threads each would fight over two cores.
 test test-all: export OMP_NUM_THREADS := 1
 
-test: setup lint types ## format check, lint, types and the fast tests
+test: setup lint types ## format check, lint, types, the fast tests and the smallest benchmark
 	$(BIN)/pytest -q -n 2 -m 'not slow'
+	rm -rf $(VENV)/smoke
+	$(BIN)/avcg bench run benchmarks/smoke.toml --results $(VENV)/smoke
+	$(BIN)/avcg bench table benchmarks/smoke.toml --results $(VENV)/smoke --metric Val --metric CMV --metric L1
 
 test-all: setup lint types ## the same with the slow tests
 	$(BIN)/pytest -q -n 2
@@ -71,10 +74,11 @@ bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py hypotheses
 	$(BIN)/python benchmarks/speed.py retraining
 	$(BIN)/python benchmarks/speed.py generate
+	$(BIN)/python benchmarks/speed.py alone
 	$(BIN)/python benchmarks/speed.py searches
 
 results: setup ## run every protocol (hours; goes on where it was) and write the results page
-	for name in paper recourse frontier sweep ablation; do $(BIN)/avcg bench run benchmarks/$$name.toml || exit 1; done
+	for name in paper recourse frontier sweep ablation xgboost lightgbm random_forest; do $(BIN)/avcg bench run benchmarks/$$name.toml || exit 1; done
 	$(BIN)/avcg bench page docs/results.md
 
 clean: ## remove what make made

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from avcg import toys as toys
     from avcg.amortized import AVCG as AVCG
     from avcg.answers import Counterfactuals as Counterfactuals
+    from avcg.auditing import audit as audit
+    from avcg.auditing import feasibility as feasibility
+    from avcg.auditing import survival_curve as survival_curve
     from avcg.explainer import Explainer as Explainer
     from avcg.features import Categorical as Categorical
     from avcg.features import Continuous as Continuous
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from avcg.hypotheses.distributions import SampledWeights as SampledWeights
     from avcg.hypotheses.dropout import MCDropout as MCDropout
     from avcg.hypotheses.dropout import dropout_rate_for as dropout_rate_for
+    from avcg.hypotheses.given import given as given
     from avcg.hypotheses.laplace import Laplace as Laplace
     from avcg.hypotheses.predictors import Predictors as Predictors
     from avcg.hypotheses.rashomon import rashomon_set as rashomon_set
@@ -37,7 +41,10 @@ if TYPE_CHECKING:
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.images import ImageSpace as ImageSpace
+    from avcg.models.blackbox import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
+    from avcg.models.from_sklearn import from_sklearn as from_sklearn
+    from avcg.models.from_sklearn import from_torch as from_torch
     from avcg.noise import attach_dropout as attach_dropout
     from avcg.objective import Weights as Weights
     from avcg.recipe import Recipe as Recipe
@@ -49,6 +56,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "AVCG": "avcg.amortized",
+    "BlackBox": "avcg.models.blackbox",
     "Categorical": "avcg.features",
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.features",
@@ -75,14 +83,20 @@ _HOME = {
     "Training": "avcg.training",
     "Weights": "avcg.objective",
     "attach_dropout": "avcg.noise",
+    "audit": "avcg.auditing",
     "certificates": "avcg.certificates",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
+    "feasibility": "avcg.auditing",
+    "from_sklearn": "avcg.models.from_sklearn",
+    "from_torch": "avcg.models.from_sklearn",
+    "given": "avcg.hypotheses.given",
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",
     "retrains": "avcg.hypotheses.retraining",
     "risk": "avcg.risk",
+    "survival_curve": "avcg.auditing",
     "testing": "avcg.testing",
     "toys": "avcg.toys",
 }
@@ -93,7 +107,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'avcg' has no attribute {name!r}")
     module = import_module(_HOME[name])
-    return module if _HOME[name].endswith(f".{name}") else getattr(module, name)
+    return getattr(module, name, module)  # a module may have the name of what it is there for
 
 
 def __dir__() -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 import pandas as pd
 import torch
 from sklearn.utils.validation import check_is_fitted
@@ -17,12 +18,14 @@ from torch import Tensor
 
 from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
+from avcg.diagnostics import look, warn_of_collapse
+from avcg.distillation import Distillation
 from avcg.errors import DataError
 from avcg.explainer import Explainer
 from avcg.frames import take_rows
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
-from avcg.metrics import personalisation
+from avcg.models.blackbox import BlackBox
 from avcg.models.opened import Model, as_rows
 from avcg.objective import Draws, objective
 from avcg.plausibility import Bank
@@ -42,10 +45,10 @@ _ROWS_TRIED = 20  # of the bank, where the generator's own answers are refused
 _EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
 _LATENTS_EACH = 2  # drawn for each of n answers
 _A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
-# Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
-_COLLAPSED, _ACTIVE = 0.1, 0.01
 _REFINED_ROWS, _REFINED_LEVELS = 300, tuple(0.5 * i for i in range(-6, 11))
 _WATCHED = 256  # rows looked at after each epoch
+# With models that can only be asked: rounds of training, and after each, answers about which they are asked.
+_ROUNDS, _ATTEMPTS = 4, 4000
 
 
 class AVCG(Explainer):
@@ -83,6 +86,7 @@ class AVCG(Explainer):
     generator_: Generator
     calibration_: Calibration
     diagnostics_: pd.DataFrame
+    distillation_: Distillation | None = None
     _tunes = True
 
     def __init__(
@@ -90,7 +94,7 @@ class AVCG(Explainer):
         hypotheses: HypothesisDistribution,
         schema: Schema | None = None,
         *,
-        model: Model | None = None,
+        model: Model | BlackBox | None = None,
         threshold: float | None = None,
         survival: float = 0.99,
         recipe: Recipe | None = None,
@@ -129,7 +133,6 @@ class AVCG(Explainer):
         return cls(hypotheses, schema, recipe=recipe, n_fresh=n_fresh, device=device, random_state=random_state)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
-        self._need_gradients()
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
         held, chosen = _hold_back(x, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
@@ -155,20 +158,29 @@ class AVCG(Explainer):
         self.generator_.to(device)
         watched = self._held_question(held[:_WATCHED], rng)
         seen: list[dict[str, float]] = []
-        fit_generator(
-            self.generator_,
-            self.space_,
-            x.to(device),
-            self.roles_.teachers,
-            Decider(self.decider_.predictors.to(device), self.threshold),
-            recipe,
-            self.bank_.to(device) if recipe.weights.plausibility else None,
-            rng,
-            on_epoch=lambda epoch: seen.append({"epoch": epoch.epoch, "loss": epoch.loss, **self._diagnose(watched)}),
-        )
+        teachers, in_force = self.roles_.teachers, self.decider_.predictors
+        self.distillation_, count = None, recipe.n_hypotheses
+        if not self.teachers_.differentiable:
+            self.distillation_ = Distillation(in_force, teachers.sample(count, generator=rng), x, self.space_, rng)
+        for lesson in (recipe,) if self.distillation_ is None else recipe.parted(_ROUNDS):
+            if self.distillation_ is not None:
+                if seen:
+                    self.distillation_.correct(self._attempts(x, recipe, rng), rng)
+                teachers, in_force = self.distillation_.teach()
+            fit_generator(
+                self.generator_,
+                self.space_,
+                x.to(device),
+                teachers,
+                Decider(in_force.to(device), self.threshold),
+                lesson,
+                self.bank_.to(device) if recipe.weights.plausibility else None,
+                rng,
+                on_epoch=lambda epoch: seen.append({"loss": epoch.loss, **self._look(watched)}),
+            )
         self.generator_.requires_grad_(False).eval()
-        self.diagnostics_ = pd.DataFrame(seen).set_index("epoch")
-        self._warn_of_collapse()
+        self.diagnostics_ = pd.DataFrame(seen, index=pd.RangeIndex(1, len(seen) + 1, name="epoch"))
+        warn_of_collapse(self.diagnostics_)
         question = self._held_question(held, rng)
         self.calibration_ = self._calibrate(question, recipe)
         if not recipe.single_pass:
@@ -182,36 +194,26 @@ class AVCG(Explainer):
         able = torch.nonzero(~self.space_.stuck(held)).flatten()
         return Question(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
 
-    @torch.no_grad()
-    def _diagnose(self, question: Question) -> dict[str, float]:
-        """What can be seen of a collapse: KL, units in use, how much people's answers differ, how much is changed."""
-        request = self._request(question, torch.ones(len(question.x)))
-        posterior = self.generator_.posterior(request)
-        answers = self._pass(question, request.margin)[0]
-        changed = self.space_.count_changes(answers, question.x).mean()
-        return {
-            "kl": float(posterior.kl().mean()),
-            "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
-            "personalisation": personalisation(answers, question.x, question.target),
-            "changes": float(changed),
-        }
+    def _attempts(self, x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
+        """(N, *event) answers to training rows as they are now, at any margin and under any request."""
+        rows = torch.randint(len(x), (_ATTEMPTS,), generator=rng)
+        question = self._held_question(x[rows], rng)
+        chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
+        some = replace(question, space=self.space_.random_requests(len(question.x), recipe.requests, chance))
+        low, high = recipe.margins
+        margin = self._line(some) + low + (high - low) * torch.rand(len(some.x), generator=rng)
+        return self._pass(some, margin, torch.randn(1, self.generator_.n_latent, generator=rng))[0]
 
-    def _warn_of_collapse(self) -> None:
-        last = self.diagnostics_.iloc[-1]
-        if last["personalisation"] < _COLLAPSED:
-            warnings.warn(
-                "AVCG: the generator sends everyone to nearly one profile: answers differ"
-                f" {last['personalisation']:.0%} as much as the rows they answer. Use decoder='residual', or raise the"
-                " weight of proximity.",
-                stacklevel=4,
-            )
+    @torch.no_grad()
+    def _look(self, question: Question) -> dict[str, float]:
+        request = self._request(question, torch.ones(len(question.x)))
+        return look(question, self.generator_.posterior(request), self._pass(question, request.margin)[0])
 
     def _calibrate(self, question: Question, recipe: Recipe) -> Calibration:
         """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
-        several = recipe.risk is None and recipe.margins[0] < recipe.margins[1]
-        margins = torch.linspace(*recipe.margins, _MARGINS if several else 1).tolist()
+        count = _MARGINS if recipe.risk is None and recipe.margins[0] < recipe.margins[1] else 1
         found = calibrate(
-            margins,
+            torch.linspace(*recipe.margins, count).tolist(),
             lambda margin: self._accepted(question, self._line(question) + margin),
             question,
             self.decider_,
@@ -279,6 +281,9 @@ class AVCG(Explainer):
             rows = self.bank_.neighbours(some.space, some.x, some.target, _ROWS_TRIED)
             tried = torch.cat([answers[refused][None], tried, rows])
             answers[refused] = choose(some.space, tried, self._costs(some, tried), 1)[0]
+        if self.distillation_ is not None:
+            tried = self.distillation_.leaner(question, answers, [margin + more for more in _HARDER])
+            answers = choose(question.space, tried, self._costs(question, tried), 1)[0]
         return answers
 
     def _noise(self, count: int) -> Tensor:
@@ -352,7 +357,8 @@ class AVCG(Explainer):
         # The same for every row, so that none depends on its place.
         one = Draws.draw(self.generator_, question.space, n_latents, request.x[:1], rng, hard=chance)
         draws = one.repeated(len(request.x))
-        predictors = self.teachers_.to(request.x.device)
+        known = self.teachers_ if self.distillation_ is None else self.distillation_.students
+        predictors = known.to(request.x.device)
         temperature = None if recipe.temperature is None else recipe.temperature[1]
         bank = self.bank_.to(request.x.device) if recipe.weights.plausibility else None
 

@@ -261,6 +261,8 @@ class Counterfactuals:
             known = False
         if not known:
             raise DataError("This is no JSON of counterfactuals. Give what Counterfactuals.to_json wrote.")
+        if not isinstance(found.get("version"), int):
+            raise DataError(f"These answers have no format version, but {found.get('version')!r}.")
         if found["version"] > _VERSION:
             raise DataError(f"These answers have format version {found['version']}; this avcg reads up to {_VERSION}.")
         try:

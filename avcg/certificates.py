@@ -189,15 +189,19 @@ def certify(
         raise SettingError(
             "A certificate counts draws, so hypotheses must have equal weights. Draw them by weight first."
         )
-    needed = None if threshold is None else torch.as_tensor(threshold, dtype=x.dtype, device=x.device)
+    needed = None if threshold is None else torch.as_tensor(threshold, dtype=torch.float64, device=x.device)
     if needed is not None and not bool(((needed > 0) & (needed < 1)).all()):
         raise SettingError(f"The 'threshold' of certify must be in (0, 1). Got {threshold!r} instead.")
     if target.shape != x.shape[:1]:
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
     with torch.no_grad():
-        probabilities = hypotheses.log_probs(x).exp()
+        probabilities = hypotheses.probabilities(x)
     of_target = probabilities.gather(-1, target.to(x.device).expand(len(weights), -1)[..., None])[..., 0]
-    valid = of_target >= needed if needed is not None else probabilities.argmax(dim=-1) == target.to(x.device)
+    valid = (
+        of_target >= needed.to(of_target.dtype)
+        if needed is not None
+        else probabilities.argmax(dim=-1) == target.to(x.device)
+    )
     agreeing = valid.sum(dim=0).cpu().numpy()
     mean = of_target.double().mean(dim=0).cpu().numpy().clip(0.0, 1.0)
     variance = of_target.double().var(dim=0, correction=0).cpu().numpy()

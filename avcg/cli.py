@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import avcg
+from avcg.audit_command import audit_app
 from avcg.bench.commands import bench_app
 from avcg.errors import AvcgError
 
@@ -28,6 +29,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="The datasets avcg knows.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
+app.add_typer(audit_app)
 
 Directory = Annotated[str | None, typer.Option("--dir", help="Where the original files lie (default: $AVCG_DATA).")]
 

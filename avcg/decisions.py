@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,10 @@ class Decider:
         if self.threshold is not None and not 0 < self.threshold < 1:
             raise SettingError(f"The 'threshold' of a decision must be in (0, 1). Got {self.threshold!r} instead.")
 
+    def seeing(self, rows: Any) -> Decider:
+        """The same, asked about these very rows; see `Predictors.seeing`."""
+        return replace(self, predictors=self.predictors.seeing(rows))
+
     @torch.no_grad()
     def probabilities(self, x: Tensor) -> Tensor:
         """(N, *event) to (N, C)."""
@@ -41,13 +46,18 @@ class Decider:
             return probabilities.argmax(dim=1)
         return (probabilities[:, 1] >= self.threshold).long()
 
-    def line(self, target: Tensor) -> Tensor | None:
-        """(N,) the probability from which the decision is for the target; None: from when it is the likeliest."""
+    def line(self, target: Tensor, dtype: torch.dtype = torch.float32) -> Tensor | None:
+        """(N,) the probability from which the decision is for the target; None: from when it is the likeliest.
+
+        Args:
+            target: (N,) class positions.
+            dtype: Of the probabilities that are to be compared with it.
+        """
         if self.threshold is None:
             return None
         # Exactly at the threshold the decision is for the second class, so the first needs a little more.
-        yes = torch.tensor(self.threshold)
-        no = torch.nextafter(1.0 - yes, torch.tensor(1.0))
+        yes = torch.tensor(self.threshold, dtype=dtype)
+        no = torch.nextafter(1.0 - yes, torch.ones_like(yes))
         return torch.where(target == 1, yes.to(target.device), no.to(target.device))
 
     def valid(self, probabilities: Tensor, target: Tensor, min_prob: float | None = None) -> Tensor:
@@ -60,8 +70,8 @@ class Decider:
     def agree(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
         """(S, N) whether each hypothesis decides for the target by the same rule."""
         with torch.no_grad():
-            probabilities = predictors.log_probs(x).exp()
-        line = self.line(target)
+            probabilities = predictors.probabilities(x)
+        line = self.line(target, probabilities.dtype)
         if line is None:
             return probabilities.argmax(dim=-1) == target
         return probabilities.gather(-1, target.expand(len(predictors), -1)[..., None])[..., 0] >= line

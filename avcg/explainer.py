@@ -6,8 +6,10 @@ happen here, once, on the rows people receive.
 
 from __future__ import annotations
 
+import copy
 import numbers
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
@@ -25,11 +27,12 @@ from avcg.decisions import Decider
 from avcg.encoding import Flags
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.frames import take_rows
-from avcg.hypotheses.distributions import HypothesisDistribution, PointMass, check_same_reading
+from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, PointMass, check_same_reading
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.roles import Roles
 from avcg.images import ImageSpace
-from avcg.models.opened import Model, as_rows, class_positions, open_model
+from avcg.models.blackbox import BlackBox
+from avcg.models.opened import Model, as_rows, class_positions
 from avcg.objective import target_log_probs
 from avcg.questions import REFUSED, Question, choose
 from avcg.refine import Deadline, Refinement, prune
@@ -79,7 +82,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         hypotheses: HypothesisDistribution,
         schema: Schema | None = None,
         *,
-        model: Model | None = None,
+        model: Model | BlackBox | None = None,
         threshold: float | None = None,
         survival: float = 0.99,
         n_fresh: int | None = None,
@@ -128,9 +131,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rng = torch.Generator().manual_seed(seed)
         own = None
         if self.model is not None:
-            opened = open_model(self.model)
-            check_same_reading(self.hypotheses.space, opened.space, self.hypotheses.classes, opened.classes)
-            own = PointMass(self.model).predictors
+            alone = PointMass(self.model)
+            check_same_reading(self.hypotheses.space, alone.space, self.hypotheses.classes, alone.classes)
+            own = alone.predictors
         self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh, tune=self._tunes)
         draw = self.roles_.teachers.sample(50, generator=rng)
         self.teachers_ = Joined([self.roles_.in_force, draw])
@@ -154,6 +157,29 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         except RuntimeError:
             name = type(self).__name__
             raise SettingError(f"The 'device' of {name} must be one of PyTorch's. Got {self.device!r}.") from None
+
+    def judged_by(self, judges: FiniteSet) -> Self:
+        """The same method, its answers accepted by other models: those of the day in place of those it learnt from.
+
+        Nothing is learnt again, so that more rows may be left without an answer; `generate` says which. There is no
+        certificate: these models have a say in what is answered.
+
+        Args:
+            judges: Over the same columns and classes; their base, or else their mean, decides.
+        """
+        check_is_fitted(self)
+        if not isinstance(judges, FiniteSet):
+            raise SettingError(
+                f"The 'judges' must be a set of models. Got a {type(judges).__name__}; make one with"
+                " avcg.given(models, X, space=explainer.space_)."
+            )
+        check_same_reading(self.hypotheses.space, judges.space, self.classes_, judges.classes)
+        decides = judges.predictors if judges.base is None else judges.base
+        other = copy.copy(self)
+        other.decider_ = Decider(decides, self.threshold)
+        other.teachers_ = Joined([decides, judges.predictors])
+        other.roles_ = replace(self.roles_, in_force=decides, fresh=None)
+        return other
 
     def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:
         """Answers without anything around them: no refining, no choice of class, no judging, all rows at once.
@@ -210,7 +236,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rows = as_rows(X)
         x = self.space_.encode(rows)
         space = self._restricted(vary, ranges, max_changes, len(x))
-        before = self.decider_.probabilities(x)
+        before = self.decider_.seeing(rows).probabilities(x)
         current = self.decider_.decide(before)
         wanted, free = self._targets(target, current)
         answers = [
@@ -316,12 +342,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         answers = each.decode(x_cf.transpose(0, 1).flatten(0, 1), like=factuals)
         received = self.space_.encode(answers)
         wanted = target[place]
-        after = self.decider_.probabilities(received)
+        after = self.decider_.seeing(answers).probabilities(received)
         valid = self.decider_.valid(after, wanted, min_prob)
         fresh, sure = self.roles_.fresh, None
         robust = torch.ones_like(valid)
         if fresh is not None:
-            sure = certify(fresh, received, wanted, confidence=_CONFIDENCE, threshold=self.decider_.line(wanted))
+            line = self.decider_.line(wanted, torch.float64 if fresh.boxes else torch.float32)
+            sure = certify(fresh.seeing(answers), received, wanted, confidence=_CONFIDENCE, threshold=line)
             robust = torch.from_numpy(sure.share >= self.survival - 1e-9)
         statuses = np.select(
             [already[place].numpy(), stuck[place].numpy(), ~valid.numpy(), ~robust.numpy()],
@@ -367,8 +394,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """
         if not self.teachers_.differentiable:
             raise SettingError(
-                f"{type(self).__name__} learns by gradients, and these 'hypotheses' can only be asked (estimators"
-                " without gradients). Use retrains of an avcg.Classifier, or a method that only looks at rows:"
+                f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
+                " which learns from students of them, or a method that only looks at rows:"
                 " avcg.baselines.nearest.RobustNeighbour."
             )
 

@@ -122,6 +122,11 @@ class Recipe:
             scaled = replace(scaled, proximity=_USUAL_COLUMNS * weights.proximity)
         return replace(self, weights=scaled)
 
+    def parted(self, rounds: int) -> list[Self]:
+        """The same in several rounds, half of the steps in the first; only the first warms up."""
+        later = replace(self, steps=max(1, self.steps // (2 * (rounds - 1))), warm_up=0.0)
+        return [replace(self, steps=max(1, self.steps // 2)), *[later] * (rounds - 1)]
+
     @classmethod
     def paper(cls, proximity: float = 3.0) -> Self:
         """The paper's configuration: expected log-likelihood of 50 hypotheses, 5 latents, a decoder on (z, y').

@@ -54,7 +54,7 @@ def _check_rows(predictors: Predictors, x: Tensor, log_probs: Tensor) -> None:
     alone = predictors.log_probs(x[:1])[:, 0]
     assert torch.allclose(alone, log_probs[:, 0], atol=1e-5), "an answer depends on the other rows"
     mean = torch.einsum("s,snc->nc", predictors.weights, log_probs.exp())
-    assert torch.allclose(predictors.predictive(x), mean, atol=1e-5), "predictive is not the weighted mean"
+    assert torch.allclose(predictors.predictive(x).to(mean), mean, atol=1e-5), "predictive is not the weighted mean"
     chosen = torch.tensor([len(predictors) - 1])
     one = predictors.subset(chosen)
     assert len(one) == 1, "a subset of one has another size"
@@ -115,8 +115,9 @@ def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
 
 def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
     x_cf, decider = explainer.space_.encode(answers.frame), explainer.decider_
-    decided = explainer.classes_[decider.decide(decider.probabilities(x_cf)).numpy()]
-    current = explainer.classes_[decider.decide(decider.probabilities(explainer.space_.encode(X))).numpy()]
+    after = decider.seeing(answers.frame).probabilities(x_cf)
+    before = decider.seeing(X).probabilities(explainer.space_.encode(X))
+    decided, current = (explainer.classes_[decider.decide(found).numpy()] for found in (after, before))
     told = answers.status.isin(["ok", "not_robust"]).to_numpy()
     assert (decided[told] == answers.target[told]).all(), "an answer said to be valid is not"
     untold = (answers.statuses == "not_valid") & (decided == answers.target)

@@ -17,18 +17,26 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
     "errors", "progress", "features", "schema", "wording", "encoding", "links", "freedom", "projection", "relaxation",
-    "frames", "space", "images", "numeric", "risk", "noise", "training", "hypotheses.batched",
-    "hypotheses.predictors", "models.networks", "models.opened", "models.fitting", "hypotheses.distributions",
-    "hypotheses.dropout", "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier",
-    "models.autoencoders", "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates",
+    "frames", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
+    "hypotheses.predictors", "models.networks", "models.opened", "models.affine", "models.from_sklearn",
+    "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
+    "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
+    "hypotheses.given", "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates",
     "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recipe", "answers", "questions",
-    "explainer", "calibration", "amortized", "baselines.nearest", "baselines.vae", "baselines.descent",
-    "baselines.search", "report.plots", "testing", "files", "datasets", "toys", "demonstration", "evaluation",
-    "bench.tables", "bench.figures", "bench.protocol", "bench.methods", "bench.problem", "bench.store", "bench.run",
-    "bench.page", "bench.commands", "cli",
+    "explainer", "calibration", "diagnostics", "distillation", "amortized", "baselines.nearest", "baselines.vae",
+    "baselines.descent", "baselines.search", "judging", "auditing", "report.plots", "testing", "files", "datasets",
+    "toys", "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.models",
+    "bench.protocol", "bench.methods",
+    "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.audit_page", "audit_command",
+    "cli", "__main__",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
-LATE = {("schema", "frames"), ("schema", "wording"), ("bench.protocol", "bench.methods")}
+LATE = {
+    ("schema", "frames"),
+    ("schema", "wording"),
+    ("bench.protocol", "bench.methods"),
+    ("auditing", "report.audit_page"),
+}
 
 
 def imports(tree, *, top_level):

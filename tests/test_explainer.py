@@ -14,6 +14,7 @@ import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
 from avcg.answers import MEANING
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
+from avcg.baselines.search import RobustSearch
 from avcg.decisions import Decider
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
 from avcg.hypotheses.distributions import FiniteSet, Mixture
@@ -241,15 +242,13 @@ class TestWhatReviewersFound:
             never.generate(DENIED)
 
     def test_estimators_without_gradients_are_refused_as_teachers(self):
-        from sklearn.linear_model import LogisticRegression
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
+        from sklearn.tree import DecisionTreeClassifier
 
         numbers = TOY.X[["income", "months"]]
-        model = make_pipeline(StandardScaler(), LogisticRegression()).fit(numbers, TOY.y)
+        model = DecisionTreeClassifier(max_depth=4).fit(numbers, TOY.y)
         judges = retrains(model, numbers, TOY.y, n=4, how="bootstrap")
-        with pytest.raises(SettingError, match="learns by gradients"):
-            AVCG(judges).fit(numbers)
+        with pytest.raises(SettingError, match="searches by gradients"):
+            RobustSearch(judges).fit(numbers)
         assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "infeasible").all()
 
     def test_the_model_in_force_never_certifies(self):

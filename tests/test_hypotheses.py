@@ -634,19 +634,19 @@ def test_bad_input(case, toy_model):
 
 def test_frames_of_estimators_come_back_as_they_were_fitted():
     from sklearn.compose import make_column_transformer
-    from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
+    from sklearn.tree import DecisionTreeClassifier
 
     loans = toys.loans(n=200)
     encoder = make_column_transformer((OneHotEncoder(), ["housing", "rating"]), remainder="passthrough")
-    model = make_pipeline(encoder, LogisticRegression(max_iter=2000))
+    model = make_pipeline(encoder, DecisionTreeClassifier(max_depth=4))
     members = avcg.retrains(model, loans.X, loans.y, n=3, how="bootstrap", schema=loans.schema)
     x = members.space.encode(loans.X[:20])
     check_hypotheses(members, x)
     found = members.predictors.log_probs(x).exp()
-    for s, one in enumerate(members.predictors.fitted):
-        np.testing.assert_allclose(found[s], one.predict_proba(loans.X[:20]), atol=1e-5)
+    for s, one in enumerate(members.predictors.members):
+        np.testing.assert_allclose(found[s], one.model.predict_proba(loans.X[:20]), atol=1e-5)
 
 
 class TestWhatReviewersFound:
@@ -808,13 +808,13 @@ class TestWhatReviewersFound:
             avcg.retrains(LogisticRegression(), toy.X, toy.y, n=3)
 
     def test_a_resample_with_one_class_left_is_drawn_again(self):
-        from sklearn.linear_model import LogisticRegression
+        from sklearn.tree import DecisionTreeClassifier
 
         toy = toys.linear_logistic(n=40)
         rare = np.zeros(40, int)
         rare[:2] = 1
-        members = avcg.retrains(LogisticRegression(), toy.X, rare, n=8, how="bootstrap")
-        assert all(len(one.classes_) == 2 for one in members.predictors.fitted)
+        members = avcg.retrains(DecisionTreeClassifier(), toy.X, rare, n=8, how="bootstrap")
+        assert all(len(one.model.classes_) == 2 for one in members.predictors.members)
 
     def test_rows_and_labels_must_match(self, toy_model):
         toy, model = toy_model

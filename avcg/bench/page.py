@@ -9,6 +9,7 @@ blanks), ``several`` (then a method that was asked for more answers) or ``run`` 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -67,10 +68,16 @@ def _block(ask: list[str], folder: Path) -> str:
 
 
 def _about(store: Store) -> str:
-    cells, versions = store.about().values(), store.manifest().get("versions", {})
-    hours = sum(cell["seconds"] for cell in cells) / 3600
-    devices = " and ".join(sorted({cell["device"] for cell in cells}))
-    workers = max(cell["workers"] for cell in cells)
-    with_what = ", ".join(f"{name} {number}" for name, number in versions.items())
-    side = "one after the other" if workers == 1 else f"{workers} side by side"
-    return f"{len(cells)} cells, {hours:.1f} hours of them, {side} on {devices}; {with_what}."
+    """How many cells, and where they were run."""
+    places = Counter[tuple[str, str, int]]()
+    hours = Counter[tuple[str, str, int]]()
+    for cell in store.about().values():
+        place = (cell["device"], cell["torch"], cell["workers"])
+        places[place] += 1
+        hours[place] += cell["seconds"] / 3600
+    lines = []
+    for (device, torch, workers), count in sorted(places.items()):
+        side = "one after the other" if workers == 1 else f"{workers} side by side"
+        spent = f"{hours[device, torch, workers]:.1f} hours"
+        lines.append(f"{count} cells ({spent} of them) on {device}, torch {torch}, {side}")
+    return "; ".join(lines) + "."

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from avcg import datasets
+from avcg.bench.models import MODELS, as_categories
 from avcg.bench.protocol import Hypotheses, Protocol
 from avcg.decisions import Decider
 from avcg.evaluation import Context, Reread
@@ -19,8 +20,9 @@ from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, Mix
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.predictors import Predictors, Remote
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
-from avcg.hypotheses.retraining import retrains
+from avcg.hypotheses.retraining import How, retrains
 from avcg.models.autoencoders import ClassAutoencoders
+from avcg.models.blackbox import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
 from avcg.numeric import NumericReading
@@ -45,6 +47,7 @@ class Problem:
 
     def __init__(self, protocol: Protocol, dataset: str, seed: int, device: str = "cpu") -> None:
         data = datasets.load(dataset)
+        classes = np.array(data.classes)
         self.protocol, self.dataset, self.seed, self.device = protocol, dataset, seed, device
         train, validation, test = data.split(seed)
         self.y_train, self.y_validation = train.y, validation.y
@@ -53,24 +56,48 @@ class Problem:
             if protocol.reading == "paper" and data.schema is not None
             else None
         )
+        self.schema = data.schema if self.reading is None else self.reading.schema
+        if protocol.model is not None:  # XGBoost reads no labels but 0, 1, ...
+            self.y_train, self.y_validation = (
+                class_positions(np.asarray(part), classes).numpy() for part in (train.y, validation.y)
+            )
         self.X_train, self.X_validation = self._read(train.X), self._read(validation.X)
         self.X = self._read(test.X[: protocol.rows])
-        schema = data.schema if self.reading is None else self.reading.schema
-        network = protocol.network
-        self.model = Classifier(
+        self.estimator, self.model = self._fit_model()
+        found = class_positions(self.model.predict(self._read(test.X)), self.model.classes_)
+        self.accuracy = float((found == class_positions(np.asarray(test.y), classes)).float().mean())
+        self.target = self._targets()
+
+    def _read(self, X: Any) -> Any:
+        if self.protocol.model is not None:
+            assert self.schema is not None
+            return as_categories(X, self.schema)
+        return X if self.reading is None else self.reading.flatten(X)
+
+    def _fit_model(self) -> tuple[Any, Classifier | BlackBox]:
+        """What is trained again by `retrains`, and what is explained."""
+        network = self.protocol.network
+        if self.protocol.model is not None:
+            estimator = MODELS[self.protocol.model](self.X_train, self.seed).fit(self.X_train, self.y_train)
+            return estimator, BlackBox(estimator, self.X_train, schema=self.schema)
+        made = Classifier(
             hidden=network.hidden,
             dropout=network.dropout,
             epochs=network.epochs,
             batch_size=network.batch_size,
-            schema=schema,
-            device=device,
-            random_state=seed,
+            schema=self.schema,
+            device=self.device,
+            random_state=self.seed,
         ).fit(self.X_train, self.y_train)
-        self.accuracy = float((self.model.predict(self._read(test.X)) == test.y).mean())
-        self.target = self._targets()
+        return made, made
 
-    def _read(self, X: Any) -> Any:
-        return X if self.reading is None else self.reading.flatten(X)
+    def asked(self) -> int:
+        """About how many rows the models that a method is given were asked so far, times models."""
+        if self.protocol.model is None:
+            return 0
+        known = [self._retrains.predictors, self._retrains.base, PointMass(self.model).predictors]
+        boxes = frozenset[Any]().union(*(one.boxes for one in known if one is not None))
+        return sum(box.n_asked for box in boxes)
 
     def _targets(self) -> Any:
         """One label for each row, another than the network with dropout off gives it."""
@@ -81,30 +108,34 @@ class Problem:
     def hypotheses(self, kind: Hypotheses, epsilon: float | None) -> HypothesisDistribution:
         """What a method is given."""
         if kind == "dropout":
-            return MCDropout(self.model)
+            return MCDropout(self.estimator)
         if kind == "point":
             return PointMass(self.model)
         if kind == "retrains":
             return self._retrains
         if kind == "all":
-            return Mixture([MCDropout(self.model), self._retrains])
+            return Mixture([MCDropout(self.estimator), self._retrains])
         assert epsilon is not None
         return self._rashomon(epsilon, _TRAINING_MASKS, _METHODS)
 
     @cached_property
     def _retrains(self) -> FiniteSet:
-        count = self.protocol.retrains
+        return self._refitted(self.protocol.retrains, "bootstrap", _METHODS)
+
+    def _refitted(self, count: int, how: How, stream: int) -> FiniteSet:
+        schema = None if isinstance(self.model, Classifier) else self.schema
         return retrains(
-            self.model, self.X_train, self.y_train, n=count, how="bootstrap", random_state=_METHODS + self.seed
-        )
+            self.estimator, self.X_train, self.y_train, n=count, how=how, schema=schema,
+            random_state=stream + self.seed,
+        )  # fmt: skip
 
     def _rashomon(self, epsilon: float, candidates: int, stream: int) -> RashomonSet:
         rng = torch.Generator().manual_seed(stream + self.seed)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "rashomon_set", UserWarning)  # how many are kept is a column, K
             return rashomon_set(
-                MCDropout(self.model), self.X_validation, self.y_validation, epsilon, n=candidates, device=self.device,
-                generator=rng,
+                MCDropout(self.estimator), self.X_validation, self.y_validation, epsilon, n=candidates,
+                device=self.device, generator=rng,
             )  # fmt: skip
 
     @cached_property
@@ -113,11 +144,8 @@ class Problem:
         judges, space = self.protocol.judges, self.model.space_
         x, y = space.encode(self.X_train), class_positions(np.asarray(self.y_train), self.model.classes_)
         rng = torch.Generator().manual_seed(_JUDGES + self.seed)
-        surrogates = retrains(
-            self.model, self.X_train, self.y_train, n=judges.surrogates, how=judges.how,
-            random_state=_JUDGES + self.seed,
-        ).predictors  # fmt: skip
-        bank = MCDropout(self.model).sample(judges.masks, generator=rng) if judges.masks else None
+        surrogates = self._refitted(judges.surrogates, judges.how, _JUDGES).predictors
+        bank = MCDropout(self.estimator).sample(judges.masks, generator=rng) if judges.masks else None
         held = {e: self._rashomon(e, judges.candidates, _JUDGES).predictors for e in self.protocol.epsilons}
         shape = x.shape[1:]
         return Context(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from avcg import datasets
+from avcg.bench.models import MODELS
 from avcg.errors import SettingError, did_you_mean
 
 Reading = Literal["paper", "schema", "images"]
@@ -103,6 +104,7 @@ class Protocol:
         reference: A file of published figures beside this one, to compare with.
         network: What is explained.
         judges: Who judges.
+        model: What is explained instead, a model that can only be asked; see `avcg.bench.models.MODELS`.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Protocol:
     reference: str | None = None
     network: Network = field(default_factory=Network)
     judges: Judges = field(default_factory=Judges)
+    model: str | None = None
 
 
 def read_protocol(path: str | Path) -> Protocol:
@@ -170,6 +173,11 @@ def _check(protocol: Protocol, where: str) -> None:
         if float(f"{epsilon:.5g}") != epsilon:
             raise SettingError(f"{where}: an epsilon has at most five digits. Got {epsilon!r}.")
     _choice(protocol.reading, Reading, f"{where}, reading")
+    if protocol.model is not None:
+        if protocol.model not in MODELS:
+            raise SettingError(f"{where}: there is no model {protocol.model!r}. {did_you_mean(protocol.model, MODELS)}")
+        if protocol.reading != "schema" or protocol.judges.masks or protocol.epsilons:
+            raise SettingError(f"{where}: a model that is asked goes with reading 'schema', masks = 0 and no epsilons.")
     names = [method.name for method in protocol.methods]
     for method in protocol.methods:
         if method.kind not in KINDS:
@@ -181,6 +189,8 @@ def _check(protocol: Protocol, where: str) -> None:
         if len(alike) > 1:
             raise SettingError(f"{where} has two methods called {' and '.join(map(repr, dict.fromkeys(alike)))}.")
         KINDS[method.kind](method, PointMass(mlp(1, 2)), None, "cpu", 0)  # it says what is wrong with its settings
+        if protocol.model is not None and method.hypotheses not in ("retrains", "point"):
+            raise SettingError(f"{where}: {method.name!r} must have 'retrains' or 'point' for hypotheses of a model.")
         if method.hypotheses == "rashomon" and not protocol.epsilons:
             raise SettingError(f"{where}: {method.name!r} needs 'epsilons' for its Rashomon sets.")
 

@@ -99,7 +99,8 @@ def cells_of(protocol: Protocol) -> dict[Key, Method]:
 
 def digest(protocol: Protocol, key: Key) -> str:
     """Of all that a cell depends on in its protocol."""
-    shared = {name: asdict(protocol)[name] for name in ("reading", "rows", "epsilons", "retrains", "network", "judges")}
+    names = ["reading", "rows", "epsilons", "retrains", "network", "judges", *(["model"] if protocol.model else [])]
+    shared = {name: asdict(protocol)[name] for name in names}
     method = asdict(cells_of(protocol)[key])
     return hashlib.sha256(json.dumps([key, shared, method], sort_keys=True).encode()).hexdigest()[:12]
 
@@ -143,7 +144,7 @@ def run_problem(
     missing = [key for key in wanted if key not in done]
     dataset, seed = wanted[0][:2]
     methods, fitted = cells_of(protocol), Fitted()
-    about = {"device": device, "workers": workers}
+    about = {"device": device, "workers": workers, "torch": _version("torch")}
     # Sums in one order whatever the number of workers, so that a cell is the same in any run.
     with threadpool_limits(1):
         try:
@@ -174,7 +175,10 @@ def _run_cell(
 ) -> pd.DataFrame:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
+        before = problem.asked()
         explainer, about["fit_seconds"] = _fitted(problem, method, key[3], fitted)
+        if problem.protocol.model is not None:
+            about["fit_queries"] = problem.asked() - before
         if isinstance(explainer.hypotheses, RashomonSet):
             about["kept"] = len(explainer.hypotheses)
         ask = Ask(method.answers, method.refine, _one_locked(problem) if method.locked else None)

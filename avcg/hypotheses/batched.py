@@ -15,8 +15,11 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.noise import GaussianDropout, Noise
+from avcg.ramps import Ramps
 
-_ELEMENTWISE = (nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Mish, nn.SELU)
+_ELEMENTWISE = (
+    nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Mish, nn.SELU
+)  # fmt: skip
 _IDENTITY = (nn.Identity, nn.Dropout, GaussianDropout)  # in evaluation mode
 _MATRIX = 2  # axes of the weights of a linear layer; those of convolutions have more
 Step = tuple[str, nn.Module]
@@ -72,6 +75,13 @@ class Plan:
             else:
                 h = layer(h)
         return h
+
+    def begun(self, x: Tensor, overrides: Mapping[str, Tensor]) -> tuple[Tensor, Plan]:
+        """What all hypotheses compute alike, computed once, and the plan of the rest."""
+        own = [any(f"{prefix}{name}" in overrides for name in ("weight", "bias", "mask")) for prefix, _ in self.steps]
+        first = own.index(True) if any(own) else len(own)
+        shared, rest = (Plan(steps, self.width) for steps in (self.steps[:first], self.steps[first:]))
+        return shared.run_one(x, {}), rest
 
     def parts_early(self, overrides: Mapping[str, Tensor]) -> bool:
         """Whether hypotheses have weights of their own in some layer, so that nothing after it can be shared."""
@@ -152,4 +162,4 @@ def _steps(module: nn.Module, prefix: str) -> list[Step] | None:
         return None if any(part is None for part in parts) else [step for part in parts if part for step in part]
     if type(module) in _IDENTITY:
         return []
-    return [(prefix, module)] if type(module) in (nn.Linear, Noise, *_ELEMENTWISE) else None
+    return [(prefix, module)] if type(module) in (nn.Linear, Noise, Ramps, *_ELEMENTWISE) else None

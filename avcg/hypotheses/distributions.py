@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avcg.errors import SettingError, enumerate_some, whole
+from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
+from avcg.models.blackbox import BlackBox
 from avcg.models.opened import Model, open_model
 from avcg.noise import output_layer
 from avcg.space import Space, TabularSpace
@@ -112,11 +114,14 @@ class PointMass(FiniteSet):
     """One predictor and no doubt: what most explainers assume.
 
     Args:
-        model: A network from encoded rows to logits, or a fitted `Classifier`.
+        model: A network from encoded rows to logits, a fitted `Classifier`, or a `BlackBox`.
         space: What a bare network reads.
     """
 
-    def __init__(self, model: Model, space: Space | None = None) -> None:
+    def __init__(self, model: Model | BlackBox, space: Space | None = None) -> None:
+        if isinstance(model, BlackBox):
+            super().__init__(Asked([model]), model.space_, model.classes_, Asked([model]))
+            return
         opened = open_model(model, space)
         alone = Stacked(opened.network, {})
         super().__init__(alone, opened.space, opened.classes, alone)
@@ -177,8 +182,8 @@ def check_same_reading(
         difference = one.encoding.difference(other.encoding)
         if difference is not None:
             raise SettingError(
-                f"Hypotheses must read one encoding, and these differ in column {difference!r}. Fit them with the same"
-                " schema on the same rows, or use retrains."
+                f"Hypotheses must read one encoding, and these differ in column {difference!r}. Give them one space (of"
+                " given, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use retrains."
             )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,6 +53,17 @@ class Predictors(ABC):
             (S, N, C).
         """
 
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Probabilities of all classes under each hypothesis, as exact as these know them.
+
+        Args:
+            x: (N, *event).
+
+        Returns:
+            (S, N, C), float64 where models that can only be asked are among them.
+        """
+        return self.log_probs(x).exp()
+
     @abstractmethod
     def subset(self, chosen: Tensor) -> Predictors:
         """Some of the hypotheses in the order given, their weights scaled to sum to 1.
@@ -65,13 +76,26 @@ class Predictors(ABC):
         """The same on another device; functions that take their rows anywhere stay as they are."""
         return self
 
+    def seeing(self, rows: Any) -> Predictors:  # noqa: ARG002  for those that read more than codes
+        """The same, asked about these very rows: models of frames then see them, and not what their codes say.
+
+        Args:
+            rows: In user units; `log_probs` then takes their codes, and no others.
+        """
+        return self
+
+    @property
+    def boxes(self) -> frozenset[Any]:
+        """The black boxes among the hypotheses."""
+        return frozenset()
+
     def __len__(self) -> int:
         return len(self.weights)
 
     def predictive(self, x: Tensor) -> Tensor:
         """The generalised predictive distribution p(y | x): the weighted mean of probabilities, (N, C)."""
-        weights = self.weights.to(x.device)
-        return torch.einsum("s,snc->nc", weights, self.log_probs(x).exp())
+        found = self.probabilities(x)
+        return torch.einsum("s,snc->nc", self.weights.to(found), found)
 
     def losses(self, x: Tensor, y: Tensor, loss: Loss = "cross_entropy") -> Tensor:
         """The mean loss of each hypothesis, (S,).
@@ -213,6 +237,7 @@ class Stacked(Predictors):
 
     def _each_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
         each = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
+        x, plan = plan.begun(x, overrides)
         if torch.is_grad_enabled() and x.requires_grad:
             return torch.stack([plan.run_one(x, some) for some in each])
         first = plan.run_one(x, next(each))
@@ -282,12 +307,18 @@ class Joined(Predictors):
 
     def log_probs(self, x: Tensor) -> Tensor:
         """(N, *event) to (S, N, C)."""
-        parts = [group.log_probs(x) for group in self.groups]
+        return self._together([group.log_probs(x) for group in self.groups])
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C), in float64 where any group knows them so exactly."""
+        return self._together([group.probabilities(x) for group in self.groups])
+
+    def _together(self, parts: list[Tensor]) -> Tensor:
         classes = {part.shape[-1] for part in parts}
         if len(classes) > 1:
             raise DataError(f"Hypotheses must agree on the classes. Got groups with {sorted(classes)} classes.")
         together = torch.cat(parts)
-        return together if self._order is None else together[self._order.to(x.device)]
+        return together if self._order is None else together[self._order.to(together.device)]
 
     def subset(self, chosen: Tensor) -> Joined:
         """Some of the hypotheses in the order given."""
@@ -309,6 +340,17 @@ class Joined(Predictors):
         moved = copy.copy(self)
         moved.groups, moved.weights = tuple(group.to(device) for group in self.groups), self.weights.to(device)
         return moved
+
+    def seeing(self, rows: Any) -> Joined:
+        """The same, asked about these very rows."""
+        bound = copy.copy(self)
+        bound.groups = tuple(group.seeing(rows) for group in self.groups)
+        return bound
+
+    @property
+    def boxes(self) -> frozenset[Any]:
+        """The black boxes among the hypotheses."""
+        return frozenset().union(*(group.boxes for group in self.groups))
 
 
 class Opaque(Predictors):
@@ -359,6 +401,21 @@ class Remote(Predictors):
     def log_probs(self, x: Tensor) -> Tensor:
         """(N, *event) to (S, N, C)."""
         return self.inner.log_probs(x.to(self.device)).to(x.device)
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(N, *event) to (S, N, C)."""
+        return self.inner.probabilities(x.to(self.device)).to(x.device)
+
+    def seeing(self, rows: Any) -> Remote:
+        """The same, asked about these very rows."""
+        bound = copy.copy(self)
+        bound.inner = self.inner.seeing(rows)
+        return bound
+
+    @property
+    def boxes(self) -> frozenset[Any]:
+        """The black boxes among the hypotheses."""
+        return self.inner.boxes
 
     def subset(self, chosen: Tensor) -> Remote:
         """Some of the hypotheses."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -15,11 +14,15 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, whole
+from avcg.frames import take_rows
 from avcg.hypotheses.distributions import FiniteSet, check_count
-from avcg.hypotheses.predictors import Predictors, Stacked, normalised, of_chosen
+from avcg.hypotheses.given import gather
+from avcg.hypotheses.predictors import Stacked
+from avcg.models.affine import schema_with_gaps
 from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.fitting import fit_stacked
 from avcg.models.opened import as_rows, open_model
+from avcg.progress import progress
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.training import Training
@@ -44,7 +47,8 @@ def retrains(
     """Fit a model n times more, each time a little differently.
 
     Networks, bare or in a `Classifier`, are trained as one stacked network. Other estimators are cloned and fitted in
-    parallel; they need ``predict_proba``, and serve as judges without gradients.
+    parallel; they need ``predict_proba``. Those that can be had as networks exactly (`from_sklearn`) become such; all
+    others are asked as they are, and `AVCG` learns from students of them.
 
     Args:
         model: A fitted `Classifier`, a torch network, or a scikit-learn estimator on raw frames.
@@ -76,7 +80,7 @@ def retrains(
             f"A {type(model).__name__} has no predict_proba, so its certainty cannot be read. Use one that has, e.g. by"
             " CalibratedClassifierCV."
         )
-    return _estimators(model, as_rows(X), y, n, how, share, schema, n_jobs, generator)
+    return _estimators(model, X, y, n, how, share, schema, n_jobs, generator)
 
 
 def resample(rows: Tensor, n: int, how: How, share: float, generator: torch.Generator) -> Tensor:
@@ -134,7 +138,7 @@ def _networks(
 
 def _estimators(
     model: Any,
-    X: pd.DataFrame,
+    X: Any,
     y: Any,
     n: int,
     how: How,
@@ -143,30 +147,38 @@ def _estimators(
     n_jobs: int,
     generator: torch.Generator,
 ) -> FiniteSet:
-    if not isinstance(X, pd.DataFrame):
+    rows = as_rows(X)
+    if not isinstance(rows, pd.DataFrame):
         kind = type(X).__name__
         raise DataError(f"Estimators are refitted on pandas frames. Got a {kind}; convert it with .to_pandas().")
-    space = TabularSpace.fit(schema or Schema.infer(X), X)
-    labels = check_labels(y, len(X))
+    space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
+    labels = check_labels(y, len(rows))
     classes = np.unique(labels)
     table = _with_two_classes(labels, n, how, share, generator)
     seeds = torch.randint(2**31 - 1, (n,), generator=generator).tolist()
 
-    def fit(rows: Any, seed: int) -> Any:
+    def fit(some: Any, seed: int) -> Any:
         copied = clone(model)
         chosen = {name: seed for name in copied.get_params() if name.rpartition("__")[2] == "random_state"}
-        return copied.set_params(**chosen).fit(X.iloc[rows], labels[rows])
+        return copied.set_params(**chosen).fit(take_rows(X, some), labels[some])
 
-    fitted = Parallel(n_jobs=n_jobs)(delayed(fit)(rows, seed) for rows, seed in zip(table, seeds, strict=True))
-    first = [one.predict_proba(X.iloc[:200]) for one in fitted]
-    if n > 1 and all(np.allclose(first[0], other, atol=1e-4) for other in first[1:]):
+    fitted = []
+    with progress(f"Refitting {type(model).__name__}", n) as advance:
+        tasks = (delayed(fit)(some, seed) for some, seed in zip(table, seeds, strict=True))
+        for one in Parallel(n_jobs=n_jobs, return_as="generator")(tasks):
+            fitted.append(one)
+            advance(len(fitted), "")
+    members = gather(fitted, X, space, classes)
+    with torch.no_grad():
+        first = members.log_probs(space.encode(rows.iloc[:200])).exp()
+    if n > 1 and torch.allclose(first[:1].expand_as(first), first, atol=1e-4):
         warnings.warn(
             f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {how!r}."
             " They say nothing about what may change; use how='bootstrap'.",
             stacklevel=3,
         )
-    base = Estimators([model], space, classes, X.dtypes) if hasattr(model, "classes_") else None
-    return FiniteSet(Estimators(fitted, space, classes, X.dtypes), space, classes, base)
+    base = gather([model], X, space, classes) if hasattr(model, "classes_") else None
+    return FiniteSet(members, space, classes, base)
 
 
 def _with_two_classes(labels: Any, n: int, how: How, share: float, generator: torch.Generator) -> Any:
@@ -180,42 +192,3 @@ def _with_two_classes(labels: Any, n: int, how: How, share: float, generator: to
         else:
             raise DataError(f"A {how} of these {len(labels)} rows keeps only one class, however often it is drawn.")
     return table
-
-
-class Estimators(Predictors):
-    """Fitted estimators on raw frames, asked together: the rows are decoded once for all.
-
-    Args:
-        fitted: With ``predict_proba`` and ``classes_``.
-        space: From codes to the frames they read.
-        classes: All labels, in the order of the probabilities.
-        dtypes: Of the columns they were fitted on.
-        weights: (S,); None: all alike.
-    """
-
-    differentiable = False
-
-    def __init__(
-        self, fitted: Sequence[Any], space: TabularSpace, classes: Any, dtypes: Any, weights: Tensor | None = None
-    ) -> None:
-        self.fitted = tuple(fitted)
-        self.space, self.classes, self.dtypes = space, classes, dtypes
-        self.weights = normalised(weights, len(fitted))
-
-    def log_probs(self, x: Tensor) -> Tensor:
-        """(N, D) to (S, N, C), without gradients."""
-        frame = self.space.decode(x)[list(self.dtypes.index)].astype(self.dtypes)
-        probabilities = np.zeros((len(self), len(frame), len(self.classes)))
-        for each, one in zip(probabilities, self.fitted, strict=True):
-            # A resample may lack a class altogether; its probability is then none.
-            each[:, np.searchsorted(self.classes, one.classes_)] = one.predict_proba(frame)
-        if np.isnan(probabilities).any():
-            raise DataError("An estimator returned probabilities that are not numbers.")
-        return torch.from_numpy(np.log(np.maximum(probabilities, 1e-30))).to(x.device, x.dtype)
-
-    def subset(self, chosen: Tensor) -> Estimators:
-        """Some of the hypotheses."""
-        kept = [self.fitted[i] for i in chosen.tolist()]
-        some = Estimators(kept, self.space, self.classes, self.dtypes)
-        some.weights = of_chosen(self.weights, chosen)
-        return some

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from avcg.errors import SettingError, whole
+from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.distributions import (
     FiniteSet,
     HypothesisDistribution,
@@ -108,15 +110,14 @@ def _split(
 
 def _set_aside(
     members: FiniteSet, in_force: Predictors | None, count: int, generator: torch.Generator
-) -> tuple[FiniteSet, Predictors]:
+) -> tuple[FiniteSet, Predictors | None]:
     """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
     weights = members.predictors.weights.cpu().clone()
     if in_force is not None and len(in_force) == 1 and isinstance(members.space, TabularSpace):
-        probe = torch.zeros(3, *members.space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
-        with torch.no_grad():
-            same = (members.predictors.log_probs(probe) - in_force.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
-        weights[same] = 0.0
+        weights[_same(members.predictors, in_force, members.space)] = 0.0
     count = min(count, int((weights > 0).sum()))
+    if not count:
+        return members, None
     chosen = torch.multinomial(weights, count, generator=generator).sort().values
     left = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
     fresh = members.predictors.subset(chosen)
@@ -125,6 +126,16 @@ def _set_aside(
         members.predictors.subset(torch.nonzero(left).flatten()), members.space, members.classes, members.base
     )
     return rest, fresh
+
+
+def _same(members: Predictors, in_force: Predictors, space: TabularSpace) -> Tensor:
+    """(S,) which hypotheses are the model in force."""
+    if isinstance(members, Asked):  # trees that differ may well agree on a few points
+        known = {id(box.model) for box in in_force.boxes}
+        return torch.tensor([id(box.model) in known for box in members.members])
+    probe = torch.zeros(3, *space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
+    with torch.no_grad():
+        return (members.log_probs(probe) - in_force.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
 
 
 def _mixed(

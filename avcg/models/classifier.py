@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from avcg.encoding import Scaling
 from avcg.errors import DataError, SettingError, whole
 from avcg.images import ImageSpace
+from avcg.models.affine import probabilities
 from avcg.models.fitting import fit_stacked
 from avcg.models.networks import cnn, mlp
 from avcg.models.opened import as_rows, class_positions
@@ -126,9 +127,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict_proba(self, X: Any) -> NDArray[np.float32]:
         """(N, C) probabilities, classes in the order of ``classes_``."""
         check_is_fitted(self)
-        with torch.no_grad():
-            parts = [self.network_(part) for part in self.space_.encode(as_rows(X)).split(8192)]
-        return torch.softmax(torch.cat(parts), dim=-1).numpy()
+        return probabilities(self.network_, self.space_.encode(as_rows(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
         """(N,) the likeliest label."""

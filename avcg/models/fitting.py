@@ -36,25 +36,26 @@ def fit_stacked(
     start: Mapping[str, Tensor] | None = None,
     held: Tensor | None = None,
     loss: StackedLoss = mean_cross_entropy,
+    own_targets: bool = False,
     on_epoch: Callable[[Epoch, Mapping[str, Tensor]], None] | None = None,
     label: str = "Training",
 ) -> tuple[dict[str, Tensor], list[Epoch]]:
-    """Train S copies of a network from fresh weights, each on its own rows, all in one pass.
+    """Train S copies of a network from fresh weights, each on its own rows, all in one pass, dropout on.
 
-    Copies do not see each other: Adam works on each weight by itself, and the loss is a sum over copies. Dropout layers
-    are on, drawn from the generator.
+    Copies do not see each other: Adam works on each weight by itself, and the loss is a sum over copies.
 
     Args:
         network: The architecture; its own weights are not used and not changed.
         x: (N, *event).
-        y: (N,) labels or targets.
+        y: (N,) labels or targets; with ``own_targets`` (S, N, ...), those of each copy.
         rows: (S, n) the rows each copy trains on, in an order of its own.
         settings: How long and how fast.
         generator: Of weights, order and dropout.
         start: Weights to begin from, (S, *shape) by name; None: fresh ones.
         held: (S, m) the rows each copy keeps for early stopping; None: there is none.
         loss: From stacked logits and labels to a loss per copy.
-        on_epoch: Called after each pass with its record and the parameters of that moment.
+        own_targets: Whether each copy has targets of its own.
+        on_epoch: Called after each pass with its record and the parameters.
         label: Shown beside the bar on a terminal.
 
     Returns:
@@ -67,11 +68,11 @@ def fit_stacked(
     first = draw_state(network, count, generator) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
 
-    dice = _stream_on(device, generator)
+    dice, wanted = _stream_on(device, generator), _lookup(y, own_targets)
 
     def batch_loss(batch: Tensor) -> Tensor:
         mine = rows[:, batch].to(device)
-        return loss(forward(x[mine], {**state, **draw_masks(sites, mine.shape, dice)}, count), y[mine]).sum()
+        return loss(forward(x[mine], {**state, **draw_masks(sites, mine.shape, dice)}, count), wanted(mine)).sum()
 
     history = train(
         list(state.values()),
@@ -80,11 +81,19 @@ def fit_stacked(
         settings,
         generator=generator,
         members=count,
-        validate=None if held is None else lambda: _held_loss(forward, state, x, y, held, loss),
+        validate=None if held is None else lambda: _held_loss(forward, state, x, wanted, held, loss),
         on_epoch=None if on_epoch is None else lambda epoch: on_epoch(epoch, state),
         label=label,
     )
     return {name: value.detach() for name, value in state.items()}, history
+
+
+def _lookup(y: Tensor, own: bool) -> Callable[[Tensor], Tensor]:
+    """From (S, n) rows to their targets, where all copies have the same and where each has its own."""
+    if not own:
+        return lambda rows: y[rows]
+    everyone = torch.arange(len(y), device=y.device)[:, None]
+    return lambda rows: y[everyone, rows]
 
 
 def _stream_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
@@ -96,12 +105,17 @@ def _stream_on(device: torch.device, generator: torch.Generator) -> torch.Genera
 
 @torch.no_grad()
 def _held_loss(
-    forward: Forward, state: Mapping[str, Tensor], x: Tensor, y: Tensor, held: Tensor, loss: StackedLoss
+    forward: Forward,
+    state: Mapping[str, Tensor],
+    x: Tensor,
+    wanted: Callable[[Tensor], Tensor],
+    held: Tensor,
+    loss: StackedLoss,
 ) -> Tensor:
     """(S,) the loss of each copy on the rows it holds back, in chunks that bound memory."""
     total = torch.zeros(len(held), device=x.device)
     for part in held.to(x.device).split(_HELD_ROWS, dim=1):
-        total += loss(forward(x[part], state, len(held)), y[part]) * part.shape[1]
+        total += loss(forward(x[part], state, len(held)), wanted(part)) * part.shape[1]
     return total / held.shape[1]
 
 

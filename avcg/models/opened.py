@@ -18,9 +18,17 @@ from avcg.space import Space
 class Fitted(Protocol):
     """A fitted classifier around a network, such as `avcg.Classifier`."""
 
-    network_: nn.Module
-    space_: Space
-    classes_: NDArray[Any]
+    @property
+    def network_(self) -> nn.Module:
+        """From encoded rows to logits."""
+
+    @property
+    def space_(self) -> Space:
+        """What it reads."""
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels in the order of the logits."""
 
 
 Model = nn.Module | Fitted
@@ -116,6 +124,6 @@ def open_model(model: Model, space: Space | None = None) -> Opened:
     if type(model).__name__ == "Classifier":
         raise SettingError("The classifier is not fitted yet. Call fit first.")
     raise SettingError(
-        f"A {type(model).__name__} is neither a torch network nor a fitted avcg.Classifier. For other estimators use"
-        " retrains, which refits them."
+        f"A {type(model).__name__} is neither a torch network nor a fitted avcg.Classifier. Ask it as it is, with"
+        " avcg.BlackBox(model, X), or use retrains, which refits it."
     )

@@ -1,0 +1,5 @@
+"""``python -m avcg``."""
+
+from avcg.cli import main
+
+main()

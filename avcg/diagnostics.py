@@ -1,0 +1,42 @@
+"""What can be seen of a generator that has stopped listening to the rows it answers."""
+
+from __future__ import annotations
+
+import warnings
+
+import pandas as pd
+from torch import Tensor
+
+from avcg.generator import DiagonalNormal
+from avcg.metrics import personalisation
+from avcg.questions import Question
+
+# Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
+_COLLAPSED, _ACTIVE = 0.1, 0.01
+
+
+def look(question: Question, posterior: DiagonalNormal, answers: Tensor) -> dict[str, float]:
+    """KL, latent units in use, how much people's answers differ, how much is changed.
+
+    Args:
+        question: Rows that were not trained on.
+        posterior: Theirs.
+        answers: (B, *event) to them.
+    """
+    return {
+        "kl": float(posterior.kl().mean()),
+        "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
+        "personalisation": personalisation(answers, question.x, question.target),
+        "changes": float(question.space.count_changes(answers, question.x).mean()),
+    }
+
+
+def warn_of_collapse(seen: pd.DataFrame) -> None:
+    """Warn where the last look shows that everyone is told nearly the same."""
+    share = seen["personalisation"].iloc[-1]
+    if share < _COLLAPSED:
+        warnings.warn(
+            f"AVCG: the generator sends everyone to nearly one profile: answers differ {share:.0%} as much as the rows"
+            " they answer. Use decoder='residual', or raise the weight of proximity.",
+            stacklevel=5,
+        )

@@ -1,0 +1,130 @@
+"""An audit as one HTML page that needs nothing else: no network, no script; for bright and dark screens, and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from avcg.answers import Option
+
+if TYPE_CHECKING:
+    from avcg.auditing import Audit
+
+_MOST_LOST = 200
+_WIDTH = 240.0  # of a bar, in its own units
+
+
+def page(audit: Audit, by: str | None = None) -> str:
+    """The page.
+
+    Args:
+        audit: What to show.
+        by: A column of the factuals to group by.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("avcg.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    total = audit.summary().to_dict()
+    lost = np.flatnonzero(audit.frame["verdict"] == "lost")
+    text: str = made.get_template("audit.html.j2").render(
+        total=total,
+        share=_percent(total["share"]),
+        interval=f"{100 * total['low']:.0f} to {100 * total['high']:.0f}",
+        confidence=_percent(audit.confidence),
+        survival=_percent(audit.answers.survival),
+        threshold=audit.threshold,
+        models=audit.models,
+        named=[name for name in audit.models if not name.isdigit()],
+        asked=audit.replacements is not None,
+        tables=_tables(audit, by),
+        lost=_lost(audit, lost[:_MOST_LOST]),
+        more=max(0, len(lost) - _MOST_LOST),
+        untold=len(audit.frame) - total["told"],
+    )
+    return text
+
+
+def _tables(audit: Audit, by: str | None) -> list[dict[str, Any]]:
+    """What is counted by what, with bars."""
+    found = [] if by is None else [(f"By {by}", by, audit.by(by))]
+    if audit.answers.changed is not None:
+        found.append(("By what was to change", "column", audit.by_change()))
+        found.append(("By how much was to change", "columns to change", audit.by_count()))
+    return [
+        {"title": title, "what": what, "lines": [_line(label, line) for label, line in table.iterrows()]}
+        for title, what, table in found
+    ]
+
+
+def _line(label: Any, line: pd.Series[Any]) -> dict[str, Any]:
+    return {
+        "label": label,
+        "told": int(line["told"]),
+        "holds": int(line["holds"]),
+        "lost": int(line["lost"]),
+        "share": _percent(line["share"]),
+        "low": _percent(line["low"]),
+        "high": _percent(line["high"]),
+        "bar": round(_WIDTH * line["share"], 2),
+        "from": round(_WIDTH * line["low"], 2),
+        "to": round(_WIDTH * line["high"], 2),
+    }
+
+
+def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
+    """Before, what was told, and what to tell instead, for some lost answers."""
+    told = [option for row in audit.answers for option in row.options]
+    instead = [] if audit.replacements is None else [row.options[0] for row in audit.replacements]
+    found = []
+    for at, place in enumerate(places):
+        line = audit.frame.iloc[place]
+        new = instead[at] if instead and line["replacement"] else None
+        names = dict.fromkeys([*told[place].changes, *(new.changes if new else ())])
+        found.append(
+            {
+                "label": audit.frame.index[place],
+                "target": line["target"],
+                "then": f"{line['probability_then']:.2f}",
+                "now": f"{line['probability_now']:.2f}",
+                "agreeing": f"{line['agreeing']} of {line['n_models']}" if line["n_models"] > 1 else None,
+                "cells": [_cell(name, told[place].changes, new) for name in names],
+                "replaced": new is not None,
+                "kept": bool(line["keeps_advice"]),
+                "extra": f"{line['extra_distance']:+.2f}" if new else "",
+            }
+        )
+    return found
+
+
+def _cell(name: str, told: Mapping[str, tuple[Any, Any]], new: Option | None) -> dict[str, Any]:
+    before = told[name][0] if name in told or new is None else new.changes[name][0]
+    then = told[name][1] if name in told else before
+    now = None if new is None else new.changes[name][1] if name in new.changes else before
+    return {
+        "name": name,
+        "before": _short(before),
+        "told": _short(then),
+        "moved": name in told,
+        "now": _short(now),
+        "same": now == then,
+        "new": now not in (then, before),
+    }
+
+
+def _short(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _percent(share: float) -> str:
+    return "none" if share != share else f"{100 * share:.0f} %"

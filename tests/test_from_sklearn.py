@@ -1,0 +1,668 @@
+"""Fitted scikit-learn models as networks: the same predictions, or a reason why not."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.compose import ColumnTransformer, make_column_selector, make_column_transformer
+from sklearn.decomposition import PCA
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
+from sklearn.ensemble import RandomForestClassifier, VotingClassifier
+from sklearn.frozen import FrozenEstimator
+from sklearn.impute import KNNImputer, SimpleImputer
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeClassifier, SGDClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.neural_network import MLPClassifier
+from sklearn.pipeline import Pipeline, make_pipeline
+from sklearn.preprocessing import (
+    FunctionTransformer,
+    KBinsDiscretizer,
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    OrdinalEncoder,
+    PolynomialFeatures,
+    PowerTransformer,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+)
+from sklearn.svm import LinearSVC
+from torch import nn
+
+from avcg import AVCG, DeepEnsemble, PointMass, Recipe, Schema, TabularSpace, datasets
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.batched import plan_of
+from avcg.hypotheses.predictors import Stacked
+from avcg.models.affine import schema_with_gaps
+from avcg.models.from_sklearn import convertible, from_sklearn, from_torch
+from avcg.models.networks import mlp
+
+NUMBERS = ["age", "income", "hours", "rate", "visits"]
+CATEGORIES = ["job", "city", "member", "grade"]
+TRAIN, TEST = slice(0, 300), slice(300, 500)
+
+
+def people(classes=2, gaps=True, n=500):
+    """Rows with every kind of column, and labels that depend on them."""
+    rng = np.random.default_rng(classes)
+    X = pd.DataFrame(
+        {
+            "age": rng.integers(18, 90, n),
+            "job": rng.choice(["clerk", "nurse", "smith", "judge"], n, p=[0.5, 0.3, 0.18, 0.02]),
+            "income": rng.lognormal(10, 0.7, n).round(2),
+            "city": pd.Categorical(rng.choice(["Bonn", "Köln"], n), ["Bonn", "Köln", "Ulm"]),
+            "hours": pd.array(rng.integers(0, 60, n), "Int64"),
+            "member": rng.random(n) < 0.3,
+            "rate": rng.normal(5, 2, n).astype(np.float32),
+            "grade": rng.choice(["a", "b", "c"], n).astype(object),
+            "visits": rng.integers(0, 2, n),
+        },
+        index=rng.permutation(n) + 7,
+    )
+    score = X["age"] / 20 + X["member"] * 2 - (X["job"] == "nurse") + X["rate"] / 2 + rng.normal(0, 1, n)
+    y = pd.qcut(score, classes, labels=["deny", "grant", "wait"][:classes]).astype(str).to_numpy()
+    if gaps:
+        X.loc[X.index[rng.random(n) < 0.1], "income"] = np.nan
+        X.loc[X.index[rng.random(n) < 0.1], "hours"] = pd.NA
+        X.loc[X.index[rng.random(n) < 0.1], "city"] = np.nan
+        # None, which encoders tell from nan; pandas makes texts of objects unless told not to.
+        X["grade"] = pd.Series(np.where(rng.random(n) < 0.1, None, X["grade"]), X.index, dtype=object)
+    return X, y
+
+
+def columns(numbers, categories, remainder="drop"):
+    return ColumnTransformer([("n", numbers, NUMBERS), ("c", categories, CATEGORIES)], remainder=remainder)
+
+
+def usual():
+    """What most people write."""
+    return columns(make_pipeline(SimpleImputer(), StandardScaler()), OneHotEncoder(handle_unknown="ignore"))
+
+
+def thousands(rows):
+    return rows / 1000.0 - 1.0
+
+
+PREPROCESSING = {
+    "usual": usual(),
+    "min-max, gaps flagged, first dropped": columns(
+        make_pipeline(SimpleImputer(strategy="median", add_indicator=True), MinMaxScaler()),
+        OneHotEncoder(drop="first", sparse_output=False),
+    ),
+    "robust, rare ones together": columns(
+        make_pipeline(SimpleImputer(strategy="constant", fill_value=-1), RobustScaler()),
+        OneHotEncoder(drop="if_binary", min_frequency=0.05, handle_unknown="infrequent_if_exist"),
+    ),
+    "max-abs, ordinal": columns(
+        make_pipeline(MaxAbsScaler(), SimpleImputer(strategy="most_frequent")),
+        OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=-1, encoded_missing_value=-2),
+    ),
+    "texts imputed": columns(
+        make_pipeline(SimpleImputer(), StandardScaler()),
+        make_pipeline(
+            FunctionTransformer(lambda rows: rows.astype(object).where(rows.notna(), np.nan)),
+            SimpleImputer(strategy="constant", fill_value="nobody knows", add_indicator=False),
+            FunctionTransformer(lambda rows: rows.astype(str)),
+            OneHotEncoder(handle_unknown="ignore"),
+        ),
+    ),
+    "components": Pipeline(
+        [
+            ("columns", columns(make_pipeline(SimpleImputer(), StandardScaler()), OneHotEncoder(sparse_output=False))),
+            ("nothing", "passthrough"),
+            ("components", PCA(5, whiten=True)),
+        ]
+    ),
+    "frames": columns(
+        make_pipeline(SimpleImputer(), StandardScaler()), OneHotEncoder(sparse_output=False)
+    ).set_output(transform="pandas"),
+    "thousands, some left as they are": ColumnTransformer(
+        [
+            ("thousands", make_pipeline(SimpleImputer(), FunctionTransformer(thousands)), ["income", "hours"]),
+            ("c", OneHotEncoder(), ["job", "grade"]),
+            ("gone", "drop", ["city"]),
+            ("scaled", StandardScaler(), ["age"]),
+        ],
+        remainder="passthrough",
+    ),
+    "by dtype": make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), make_column_selector(dtype_include="number")),
+        (OneHotEncoder(max_categories=3), make_column_selector(dtype_exclude="number")),
+    ),
+}  # fmt: skip
+
+# These have encoders that refuse what they have not seen, such as a city that no row has.
+STRICT = ("min-max, gaps flagged, first dropped", "components", "frames", "by dtype")
+
+MODELS = {
+    "logistic": LogisticRegression(C=0.5),
+    "liblinear": LogisticRegression(solver="liblinear", random_state=0),
+    "logistic cv": LogisticRegressionCV(Cs=3, cv=2, max_iter=300),
+    "sgd": SGDClassifier(loss="log_loss", alpha=0.01, random_state=0),
+    "lda": LinearDiscriminantAnalysis(),
+    "one versus rest": OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=0)),
+    "relu": MLPClassifier((12, 6), max_iter=20, random_state=0),
+    "tanh": MLPClassifier((5,), activation="tanh", max_iter=20, random_state=0),
+    "logistic units": MLPClassifier((5,), activation="logistic", max_iter=20, random_state=0),
+    "identity": MLPClassifier((5,), activation="identity", max_iter=20, random_state=0),
+    "svc": CalibratedClassifierCV(LinearSVC(C=0.1, random_state=0), cv=3),
+    "svc alone": CalibratedClassifierCV(LinearSVC(C=0.1, random_state=0), cv=3, ensemble=False),
+    "hinge": CalibratedClassifierCV(SGDClassifier(alpha=0.1, random_state=0), cv=2),
+    "ridge": CalibratedClassifierCV(RidgeClassifier(), cv=2),
+    "calibrated logistic": CalibratedClassifierCV(LogisticRegression(), cv=2),
+    "calibrated perceptron": CalibratedClassifierCV(MLPClassifier((4,), max_iter=20, random_state=0), cv=2),
+    "vote": VotingClassifier(
+        [("a", LogisticRegression()), ("b", MLPClassifier((4,), max_iter=20, random_state=0)), ("c", "drop")],
+        voting="soft", weights=[2, 1, 5],
+    ),
+    "vote of linear ones": VotingClassifier(
+        [("a", LogisticRegression()), ("b", LogisticRegression(C=0.01))], voting="soft"
+    ),
+    "search": GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2),
+}  # fmt: skip
+
+CASES = [
+    *[(name, "logistic", classes) for name in PREPROCESSING for classes in (2, 3)],
+    *[("usual", name, classes) for name in MODELS for classes in (2, 3) if name not in ("logistic", "liblinear")],
+    ("usual", "liblinear", 2),
+    ("components", "relu", 3),
+    ("frames", "svc", 3),
+    ("max-abs, ordinal", "tanh", 2),
+    ("min-max, gaps flagged, first dropped", "calibrated perceptron", 3),
+    ("by dtype", "vote", 2),
+]
+
+
+def check(converted, model, X):
+    """Probabilities are the model's to 1e-5, and gradients are numbers."""
+    assert np.abs(converted.predict_proba(X) - model.predict_proba(X)).max() <= 1e-5
+    assert converted.classes_.tolist() == model.classes_.tolist()
+    clear = np.diff(np.sort(model.predict_proba(X), axis=1)[:, -2:], axis=1)[:, 0] > 1e-4
+    assert (converted.predict(X) == converted.classes_[model.predict_proba(X).argmax(axis=1)])[clear].all()
+    x = converted.space_.encode(X).requires_grad_()
+    converted.network_(x).log_softmax(dim=-1)[:, 0].sum().backward()
+    assert torch.isfinite(x.grad).all()
+    assert x.grad.abs().sum() > 0
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize(("before", "last", "classes"), CASES)
+def test_predictions_are_the_models(before, last, classes):
+    X, y = people(classes)
+    if before in STRICT:
+        X["city"] = X["city"].cat.remove_unused_categories()
+    model = make_pipeline(clone(PREPROCESSING[before]), clone(MODELS[last])).fit(X[TRAIN], y[TRAIN])
+    converted = from_sklearn(model, X[TRAIN])
+    check(converted, model, X[TEST])
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("ensemble", [True, False])
+def test_a_calibration_around_pipelines_has_preprocessing_of_its_own_in_each(classes, ensemble):
+    X, y = people(classes)
+    inside = make_pipeline(usual(), LinearSVC(C=0.1, random_state=0))
+    model = CalibratedClassifierCV(inside, cv=3, ensemble=ensemble).fit(X[TRAIN], y[TRAIN])
+    check(from_sklearn(model, X[TRAIN]), model, X[TEST])
+
+
+def test_a_frozen_estimator_is_the_one_inside():
+    X, y = people()
+    inside = make_pipeline(usual(), SGDClassifier(random_state=0)).fit(X[:200], y[:200])
+    model = CalibratedClassifierCV(FrozenEstimator(inside)).fit(X[200:300], y[200:300])
+    check(from_sklearn(model, X[TRAIN]), model, X[TEST])
+
+
+@pytest.mark.skipif("temperature" not in CalibratedClassifierCV.__doc__, reason="new in scikit-learn 1.8")
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_temperature(classes):
+    X, y = people(classes)
+    model = make_pipeline(usual(), CalibratedClassifierCV(LogisticRegression(), method="temperature", cv=2))
+    model.fit(X[TRAIN], y[TRAIN])
+    check(from_sklearn(model, X[TRAIN]), model, X[TEST])
+
+
+@pytest.mark.skipif("multi_class" not in LogisticRegression().get_params(), reason="gone in scikit-learn 1.8")
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize(("kind", "solver"), [("multinomial", "lbfgs"), ("ovr", "lbfgs"), ("auto", "liblinear")])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_every_way_in_which_logistic_regression_had_several_classes(kind, solver, classes):
+    X, y = people(classes)
+    last = LogisticRegression(solver=solver, random_state=0).set_params(multi_class=kind)
+    model = make_pipeline(usual(), last).fit(X[TRAIN], y[TRAIN])
+    check(from_sklearn(model, X[TRAIN]), model, X[TEST])
+
+
+def test_the_network_is_a_plain_stack_of_layers():
+    """Preprocessing is folded into the first layer, so that hypotheses are run by batched products."""
+    X, y = people(3)
+    for last, kinds in (
+        (LogisticRegression(), ["Linear"]),
+        (SGDClassifier(loss="log_loss", random_state=0), ["Linear", "LogSigmoid"]),
+        (CalibratedClassifierCV(RidgeClassifier(), cv=2, ensemble=False), ["Linear", "LogSigmoid"]),
+    ):
+        network = from_sklearn(make_pipeline(usual(), last).fit(X, y), X).network_
+        assert [type(layer).__name__ for layer in network] == kinds
+        assert plan_of(network) is not None
+        assert not network.training
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
+def test_tables_of_numbers(dtype):
+    rng = np.random.default_rng(0)
+    X = (rng.normal(size=(400, 4)) * [1, 10, 100, 1000] + [0, 5, 2000, 0]).astype(dtype)
+    y = (X[:, 0] + X[:, 1] / 10 > 0.5).astype(int)
+    for model in (LogisticRegression(max_iter=3000, C=0.1), make_pipeline(StandardScaler(), LogisticRegression())):
+        model.fit(X[:200], y[:200])
+        converted = from_sklearn(model, X[:200])
+        assert converted.space_.schema.names == ("x0", "x1", "x2", "x3")
+        assert np.abs(converted.predict_proba(X[200:]) - model.predict_proba(X[200:].astype(float))).max() <= 1e-5
+        assert converted.predict(X).dtype == y.dtype
+
+
+def test_a_table_of_numbers_with_gaps():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 3))
+    X[rng.random(X.shape) < 0.2] = np.nan
+    y = np.nan_to_num(X[:, 0]) > 0
+    model = make_pipeline(SimpleImputer(add_indicator=True), StandardScaler(), LogisticRegression()).fit(X, y)
+    check_array = from_sklearn(model, X)
+    assert np.abs(check_array.predict_proba(X) - model.predict_proba(X)).max() <= 1e-5
+    assert check_array.classes_.tolist() == [False, True]
+
+
+def test_a_bare_estimator_on_a_frame_of_numbers_and_booleans():
+    X, y = people(gaps=False)
+    X = X[["age", "member", "rate", "visits"]]
+    model = LogisticRegression(max_iter=1000).fit(X[TRAIN], y[TRAIN])
+    check(from_sklearn(model, X[TRAIN]), model, X[TEST])
+
+
+def test_polars():
+    X, y = people()
+    frame = pl.DataFrame(
+        {name: [None if pd.isna(value) else value for value in X[name].tolist()] for name in X.columns}
+    )
+    frame = frame.with_columns(pl.col("city").cast(pl.Enum(["Bonn", "Köln", "Ulm"])), pl.col("rate").cast(pl.Float32))
+    model = make_pipeline(usual(), LogisticRegression()).fit(frame[:300], y[:300])
+    converted = from_sklearn(model, frame[:300])
+    check(converted, model, frame[300:])
+    assert converted.space_.schema["grade"].missing == "category"
+
+
+def test_codes_that_the_schema_calls_categories():
+    """One-hot numbers are not affine; said to be categories, they are read exactly."""
+    X, y = people()
+    X["visits"] = X["age"] % 4
+    model = make_pipeline(
+        make_column_transformer((OneHotEncoder(), ["visits", "job"]), (StandardScaler(), ["age"])), LogisticRegression()
+    ).fit(X[TRAIN], y[TRAIN])
+    with pytest.raises(SettingError, match=r"Column 'visits' .* Schema.infer\(X, kinds=\{'visits': 'categorical'\}\)"):
+        from_sklearn(model, X[TRAIN])
+    schema = schema_with_gaps(X).allow_missing("age")
+    kinds = Schema.infer(X, kinds={"visits": "categorical"}).allow_missing("income", "hours", "city", "grade")
+    assert schema["visits"].kind == "whole number"
+    check(from_sklearn(model, X[TRAIN], kinds), model, X[TEST])
+
+
+def test_what_the_rows_do_not_have_is_written():
+    """On a space that knows more than the rows: a category, a gap in every kind of column, and a number that moves."""
+    X, y = people()
+    model = make_pipeline(usual(), LogisticRegression()).fit(X[TRAIN], y[TRAIN])
+    schema = Schema.infer(X).allow_missing(*X.columns)
+    space = TabularSpace.fit(schema, X)
+    few = X[TRAIN][(X[TRAIN]["job"] == "clerk") & X[TRAIN][["income", "hours", "city"]].notna().all(axis=1)]
+    few = few.assign(visits=1, rate=np.float32(2.5))
+    converted = from_sklearn(model, few, space=space)
+    assert converted.space_ is space
+    assert np.abs(converted.predict_proba(X[TEST]) - model.predict_proba(X[TEST])).max() <= 1e-5
+    wider = X.astype({"age": float, "visits": float, "member": object, "job": object})
+    gap = wider.iloc[:1].mask(np.ones((1, len(X.columns)), bool))
+    gap["grade"] = pd.Series([None], gap.index, dtype=object)
+    assert np.abs(converted.predict_proba(gap) - model.predict_proba(gap)).max() <= 1e-5
+
+
+def test_the_model_and_the_rows_stay_as_they_were():
+    X, y = people()
+    model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
+    before, rows = model.predict_proba(X), X.copy()
+    from_sklearn(model, X)
+    assert (model.predict_proba(X) == before).all()
+    pd.testing.assert_frame_equal(X, rows)
+
+
+@pytest.fixture(scope="module")
+def retrained():
+    X, y = people()
+    rng = np.random.default_rng(0)
+    models = []
+    for _ in range(4):
+        chosen = rng.integers(0, 300, 300)
+        models.append(make_pipeline(usual(), LogisticRegression()).fit(X.iloc[chosen], y[chosen]))
+    space = TabularSpace.fit(schema_with_gaps(X), X[TRAIN])
+    return X, models, [from_sklearn(model, X[TRAIN], space=space) for model in models]
+
+
+class TestHypotheses:
+    def test_retrains_on_one_space_are_one_stack(self, retrained):
+        X, models, converted = retrained
+        ensemble = DeepEnsemble(converted)
+        assert type(ensemble.predictors) is Stacked
+        found = ensemble.predictors.log_probs(converted[0].space_.encode(X[TEST])).exp()
+        for model, each in zip(models, found, strict=True):
+            assert np.abs(each.detach().numpy() - model.predict_proba(X[TEST])).max() <= 1e-5
+
+    def test_a_point_mass(self, retrained):
+        _, _, converted = retrained
+        alone = PointMass(converted[0])
+        assert alone.space is converted[0].space_
+        assert alone.classes.tolist() == ["deny", "grant"]
+
+    def test_averages_go_into_an_ensemble_too(self):
+        X, y = people(3)
+        models = [
+            make_pipeline(usual(), CalibratedClassifierCV(RidgeClassifier(alpha), cv=2)).fit(X[TRAIN], y[TRAIN])
+            for alpha in (0.1, 10.0)
+        ]
+        first = from_sklearn(models[0], X[TRAIN])
+        ensemble = DeepEnsemble([first, from_sklearn(models[1], X[TRAIN], space=first.space_)])
+        found = ensemble.predictors.log_probs(first.space_.encode(X[TEST])).exp()
+        for model, each in zip(models, found, strict=True):
+            assert np.abs(each.detach().numpy() - model.predict_proba(X[TEST])).max() <= 1e-5
+
+    def test_answers_are_what_the_pipeline_says(self, retrained):
+        X, models, converted = retrained
+        recourse = AVCG(DeepEnsemble(converted[1:]), model=converted[0], n_fresh=0, recipe=Recipe(steps=60)).fit(
+            X[TRAIN]
+        )
+        denied = X[TEST][models[0].predict(X[TEST]) == "deny"].head(5)
+        answers = recourse.generate(denied)
+        said = models[0].predict(answers.frame[list(X.columns)])
+        assert (said == "grant").all()
+
+
+class TestRefusals:
+    """Every refusal names the column or the estimator, and what to do instead."""
+
+    def refuse(self, model, match, X=None, error=SettingError, schema=None, space=None):
+        known, y = people()
+        fitted = model if X is not None else model.fit(known[TRAIN], y[TRAIN])
+        with pytest.raises(error, match=match):
+            from_sklearn(fitted, known[TRAIN] if X is None else X, schema, space=space)
+
+    def around(self, name, transformer):
+        rest = [column for column in ("age", "rate", "visits") if column != name]
+        return make_pipeline(
+            make_column_transformer((transformer, [name]), (StandardScaler(), rest), (OneHotEncoder(), ["job"])),
+            LogisticRegression(max_iter=1000),
+        )
+
+    @pytest.mark.parametrize(
+        "transformer",
+        [
+            PowerTransformer(),
+            QuantileTransformer(n_quantiles=20),
+            KBinsDiscretizer(4, strategy="uniform"),
+            FunctionTransformer(np.sqrt),
+            FunctionTransformer(lambda rows: rows.clip(upper=70)),
+            make_pipeline(StandardScaler(), PolynomialFeatures(2)),
+            OneHotEncoder(),
+        ],
+        ids=lambda one: type(one).__name__,
+    )
+    def test_a_column_that_is_not_affine(self, transformer):
+        self.refuse(
+            self.around("age", transformer),
+            r"Column 'age' .* not affine \(off by \S+ at \d+\).* black box instead: avcg.BlackBox\(model, X\)",
+        )
+
+    def test_columns_that_act_together(self):
+        both = make_column_transformer(
+            (make_pipeline(StandardScaler(), PolynomialFeatures(interaction_only=True)), ["age", "rate"]),
+            (StandardScaler(), ["visits"]),
+        )
+        self.refuse(make_pipeline(both, LogisticRegression()), "columns 'age', 'rate' act together .*BlackBox")
+        filled = make_column_transformer((KNNImputer(), ["income", "age"]))
+        self.refuse(make_pipeline(filled, StandardScaler(), LogisticRegression()), "'age', 'income' act together")
+
+    def test_rows_that_depend_on_their_company(self):
+        strange = FunctionTransformer(lambda rows: rows[["age", "rate"]] - rows[["age", "rate"]].mean())
+        self.refuse(make_pipeline(strange, LogisticRegression()), "BlackBox")
+
+    def test_two_kinds_of_gaps(self):
+        X, y = people()
+        X["grade"] = pd.Series([np.nan] * 30 + X["grade"].tolist()[30:], X.index, dtype=object)
+        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
+        self.refuse(model, "tells gaps of one column apart, such as None and nan. Look at .*'grade'", X)
+
+    @pytest.mark.parametrize(
+        ("last", "match"),
+        [
+            (RandomForestClassifier(3, random_state=0), "A RandomForestClassifier cannot be converted .*BlackBox"),
+            (CalibratedClassifierCV(LinearSVC(), method="isotonic", cv=2), "'isotonic' moves in jumps.*BlackBox"),
+            (CalibratedClassifierCV(RandomForestClassifier(3)), "A RandomForestClassifier cannot"),
+            (SGDClassifier(random_state=0), "loss='hinge' has no"),
+            (VotingClassifier([("a", LogisticRegression())]), "voting='hard' has no probabilities"),
+            (VotingClassifier([("a", RandomForestClassifier(3))], voting="soft"), "A RandomForestClassifier cannot"),
+            (OneVsRestClassifier(RandomForestClassifier(3)), "OneVsRestClassifier of RandomForestClassifier"),
+            (LinearSVC(), "A LinearSVC cannot"),
+            ("passthrough", "A str cannot be converted"),
+        ],
+    )
+    def test_estimators(self, last, match):
+        X, _ = people()
+        model = Pipeline([("before", usual()), ("last", last)])
+        assert not convertible(model)
+        self.refuse(model, match, X)
+
+    def test_what_is_convertible(self):
+        assert all(convertible(make_pipeline(usual(), model)) for model in MODELS.values())
+        assert convertible(CalibratedClassifierCV())
+        assert not convertible(lambda rows: rows)
+
+    def test_not_fitted(self):
+        X, _ = people()
+        self.refuse(make_pipeline(usual(), LogisticRegression()), "The Pipeline is not fitted yet. Call fit", X)
+        self.refuse(GridSearchCV(LogisticRegression(), {}), "The GridSearchCV is not fitted yet", X)
+
+    def test_a_category_that_the_model_does_not_take(self):
+        """One of X's, one that only the schema has, and one in every row."""
+        X, y = people(gaps=False)
+        X["city"] = X["city"].astype(object)
+        model = make_pipeline(make_column_transformer((OneHotEncoder(), ["job", "city"])), LogisticRegression())
+        model.fit(X[TRAIN], y[TRAIN])
+        other = X.assign(job=X["job"].where(X["job"] != "clerk", "abbot"))
+        self.refuse(model, "refuses 'abbot' in column 'job'.*handle_unknown='ignore'", other)
+        wider = Schema.infer(X, kinds={"city": ["Bonn", "Köln", "Ulm"]})
+        self.refuse(model, "refuses 'Ulm' in column 'city'", X, schema=wider)
+        self.refuse(model, "does not take the rows of X: Found unknown", X.assign(job="abbot"))
+
+    def test_a_gap_that_the_model_does_not_take(self):
+        X, y = people(gaps=False)
+        numbers = make_pipeline(make_column_transformer((StandardScaler(), ["age", "rate"])), LogisticRegression())
+        schema = Schema.infer(X).allow_missing("rate")
+        self.refuse(
+            numbers.fit(X, y), "makes nan of a gap in column 'rate'. Give the model an imputer", X, schema=schema
+        )
+        texts = make_pipeline(make_column_transformer((OneHotEncoder(), ["job"])), LogisticRegression()).fit(X, y)
+        schema = Schema.infer(X).allow_missing("job")
+        self.refuse(texts, r"refuses a gap in column 'job'.*without allow_missing\('job'\)", X, schema=schema)
+
+    def test_columns_with_other_names(self):
+        X, y = people()
+        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
+        renamed = X.rename(columns={"income": "incomes"})
+        self.refuse(
+            model, "fitted on column 'income', which X does not have. Did you mean 'incomes'", renamed, DataError
+        )
+        self.refuse(LogisticRegression().fit(X[["age", "rate"]], y), "does not take the rows of X", X[["rate", "age"]])
+
+    def test_texts_into_a_bare_estimator(self):
+        X, y = people()
+        model = LogisticRegression().fit(X[["age", "visits"]].to_numpy(), y)
+        self.refuse(model, "does not take the rows of X: could not convert string", X[["job", "age"]])
+
+    def test_a_schema_and_a_space(self):
+        X, y = people()
+        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
+        schema = schema_with_gaps(X)
+        self.refuse(model, "either 'schema' or 'space'", X, schema=schema, space=TabularSpace.fit(schema, X))
+
+    def test_several_labels_at_once(self):
+        X, y = people()
+        both = np.stack([y == "deny", X["member"]], axis=1).astype(int)
+        for last in (MLPClassifier((3,), max_iter=5, random_state=0), OneVsRestClassifier(LogisticRegression())):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                model = make_pipeline(usual(), last).fit(X, both)
+            self.refuse(model, "several labels at once", X)
+
+    def test_probabilities_that_are_not_the_models(self):
+        """A subclass may do anything; what counts is what it says."""
+
+        class Bolder(LogisticRegression):
+            def predict_proba(self, X):
+                return np.square(super().predict_proba(X))
+
+        self.refuse(make_pipeline(usual(), Bolder()), r"off by \S+ at row \d+ of X, more than 1e-05.*BlackBox")
+
+    def test_a_fold_without_a_class(self):
+        X, y = people(3)
+        model = make_pipeline(usual(), CalibratedClassifierCV(LogisticRegression(), cv=2)).fit(X, y)
+        model[-1].calibrated_classifiers_[0].estimator.classes_ = np.array(["deny", "grant"])
+        self.refuse(model, "has not seen every class", X)
+
+    def test_a_column_without_any_value(self):
+        X, y = people()
+        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
+        space = TabularSpace.fit(schema_with_gaps(X), X)
+        self.refuse(model, "Column 'income' has no value in any row", X.assign(income=np.nan), DataError, space=space)
+
+
+class TestTorch:
+    def data(self):
+        X, _ = people(gaps=False)
+        return X[["age", "rate", "member", "job"]]
+
+    def features(self, rows):
+        jobs = np.stack([rows["job"] == name for name in ("clerk", "nurse", "smith", "judge")], axis=1)
+        numbers = (rows[["age", "rate"]].to_numpy(np.float32) - [50, 5]) / [20, 2]
+        return torch.tensor(np.column_stack([numbers, rows["member"], jobs]), dtype=torch.float32)
+
+    @pytest.mark.parametrize("outputs", [1, 2, 3])
+    def test_the_first_layer_takes_in_the_preprocessing(self, outputs):
+        X, network = self.data(), mlp(7, outputs, (6,), dropout=0.5).train()
+        converted = from_torch(network, self.features, X[TRAIN])
+        assert isinstance(converted.network_[0], nn.Linear)
+        assert isinstance(converted.network_[1], nn.ReLU)
+        assert plan_of(converted.network_) is not None
+        assert network.training
+        logits = network.eval()(self.features(X[TEST])).detach()
+        logits = torch.cat([torch.zeros_like(logits), logits], dim=1) if outputs == 1 else logits
+        assert np.abs(converted.predict_proba(X[TEST]) - logits.softmax(dim=-1).numpy()).max() <= 1e-5
+        assert converted.classes_.tolist() == list(range(max(outputs, 2)))
+
+    def test_any_other_network_follows_a_layer(self):
+        class Sum(nn.Module):
+            def forward(self, x):
+                return x.sum(dim=-1)
+
+        X = self.data()
+        converted = from_torch(Sum().double(), self.features, X[TRAIN], classes=["no", "yes"])
+        wanted = torch.sigmoid(self.features(X[TEST]).sum(dim=1)).numpy()
+        assert np.abs(converted.predict_proba(X[TEST])[:, 1] - wanted).max() <= 1e-5
+        assert set(converted.predict(X)) <= {"no", "yes"}
+        assert PointMass(converted).predictors.log_probs(converted.space_.encode(X)).shape == (1, 500, 2)
+
+    def test_a_fitted_transformer_is_preprocessing(self):
+        X = people()[0]
+        before = usual().fit(X[TRAIN])
+        network = mlp(before.transform(X).shape[1], 2, (6,))
+        converted = from_torch(network, before, X[TRAIN])
+        wanted = network(torch.from_numpy(before.transform(X[TEST])).float()).softmax(dim=-1).detach().numpy()
+        assert np.abs(converted.predict_proba(X[TEST]) - wanted).max() <= 1e-5
+
+    def test_a_table_of_numbers(self):
+        X = np.random.default_rng(0).normal(size=(50, 3))
+        network = mlp(3, 2, ())
+        converted = from_torch(network, lambda rows: torch.from_numpy(rows * 2), X)
+        wanted = network(torch.from_numpy(2 * X).float()).softmax(dim=-1).detach().numpy()
+        assert np.abs(converted.predict_proba(X) - wanted).max() <= 1e-5
+
+    def test_refusals(self):
+        X = self.data()
+        numbers = X[["age", "rate"]]
+        for network, preprocess, match in (
+            (mlp(2, 2), lambda rows: np.log(rows.to_numpy(float) + 20), "Column '(age|rate)' .* not affine"),
+            (mlp(2, 2), lambda rows: rows.to_numpy(float)[:, 0], "one row of features for each"),
+            (mlp(3, 2), lambda rows: rows.to_numpy(float), "does not take the 2 features that 'preprocess' makes"),
+            (nn.Unflatten(1, (2, 1)), lambda rows: rows.to_numpy(float), r"one logit per class, \(N, C\). Got"),
+            (mlp(2, 2), None, "'preprocess' of from_torch must be a function"),
+            (lambda x: x, lambda rows: rows, "'network' of from_torch must be a torch module"),
+        ):
+            with pytest.raises(SettingError, match=match):
+                from_torch(network, preprocess, numbers)
+        with pytest.raises(SettingError, match="one of 'classes' for each of 2"):
+            from_torch(mlp(2, 2), lambda rows: rows.to_numpy(float), numbers, classes=["a", "b", "c"])
+
+
+@st.composite
+def pipelines(draw):
+    """A table of random columns, and a pipeline on it whose coefficients are random."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n, parts = 30, {}
+    for j in range(draw(st.integers(1, 3))):
+        scale, offset = 10.0 ** draw(st.integers(-4, 5)), draw(st.floats(-1e3, 1e3))
+        values = rng.normal(size=n) * scale + offset
+        parts[f"n{j}"] = values.round().astype(np.int64) if draw(st.booleans()) else values
+        if draw(st.booleans()):
+            parts[f"n{j}"] = np.where(rng.random(n) < 0.2, np.nan, parts[f"n{j}"])
+    for j in range(draw(st.integers(0, 3))):
+        kinds = draw(st.sampled_from([["a", "b", "c", "d"], ["only"], [True, False], [3, 1, 2]]))
+        values = pd.Series(rng.choice(kinds, n))
+        dtype = draw(st.sampled_from(["category", "object"])) if kinds[0] == 3 or draw(st.booleans()) else None
+        parts[f"c{j}"] = (values if dtype is None else values.astype(dtype)).to_numpy() if dtype != "category" else (
+            pd.Categorical(values)
+        )  # fmt: skip
+    X = pd.DataFrame(parts)
+    numbers, choices = ([name for name in X if name[0] == kind] for kind in "nc")
+    before = make_column_transformer(
+        (make_pipeline(SimpleImputer(), StandardScaler()), numbers), (OneHotEncoder(), choices)
+    )
+    classes = draw(st.integers(2, 4))
+    model = make_pipeline(before, LogisticRegression(max_iter=1)).fit(X, np.arange(n) % classes)
+    last = model[-1]
+    last.coef_, last.intercept_ = (3 * rng.normal(size=part.shape) for part in (last.coef_, last.intercept_))
+    kinds = {name: "categorical" for name in choices if X[name].dtype == object and 3 in X[name].tolist()}
+    gaps = [name for name in numbers if X[name].isna().any()]
+    return X, model, Schema.infer(X, kinds=kinds).allow_missing(*gaps)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@settings(max_examples=40)
+@given(pipelines())
+def test_random_pipelines(case):
+    X, model, schema = case
+    check(from_sklearn(model, X, schema), model, X)
+
+
+@pytest.mark.parametrize("name", ["heart", "adult"])
+def test_published_data(name):
+    if not datasets.available(name):
+        pytest.skip(f"the files of {name} are not at hand; set AVCG_DATA to their directory")
+    data = datasets.load(name, download=False)
+    X, y = data.X[:3000], data.y[:3000]
+    numbers = [column for column in X if pd.api.types.is_numeric_dtype(X[column])]
+    before = make_column_transformer(
+        (StandardScaler(), numbers), remainder=OneHotEncoder(handle_unknown="ignore", drop="if_binary")
+    )
+    model = make_pipeline(before, LogisticRegression(max_iter=500)).fit(X, y)
+    check(from_sklearn(model, X, data.schema), model, X)
