@@ -81,7 +81,7 @@ def _short_lessons():
             patch.setattr(distillation, name, short)
         patch.setattr(distillation, "_FEWEST_CROSSED", 500)
         small = {"_ROUNDS": 2, "_ATTEMPTS": 300, "_MARGINS": 3, "_HELD_LEAST": 30, "_WATCHED": 50, "_ROWS_TRIED": 8}
-        levels = {"_REFINED_ROWS": 9, "_REFINED_LEVELS": (-1.0, 0.0, 1.0, 2.0)}
+        levels = {"_HARDER": (0.0, 1.5), "_REFINED_ROWS": 9, "_REFINED_LEVELS": (-1.0, 0.0, 1.0, 2.0)}
         for name, value in {**small, **levels}.items():
             patch.setattr(amortized, name, value)
         yield
