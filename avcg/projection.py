@@ -54,6 +54,10 @@ def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes
     stays = np.isnan(numbers) | (numbers == here)
     stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
     moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, encoding.center, numbers)))
+    # A move that its code cannot tell from staying is none.
+    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(x[:, at])) * encoding.scale)
+    if slight.any():
+        stays |= slight & (encoding.unscaled(moved) == here)
     result[..., at] = np.where(stays, x[:, at], moved)
     result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
 

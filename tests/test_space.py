@@ -485,3 +485,13 @@ class TestWhatReviewersFound:
         x = space.encode(wide)
         space.violations(space.decode(space.project(x + 1, x), like=wide), wide)
         assert time.perf_counter() - started < 10, "nothing here is quadratic in columns"
+
+
+def test_a_move_that_a_code_cannot_hold_is_none():
+    """Projecting twice is projecting once, also where two numbers of a column share their digits."""
+    X = pd.DataFrame({"a": [83887.0, -0.00390625, 0.0, np.nan]})
+    space = TabularSpace.fit(Schema.infer(X, kinds={"a": "continuous"}).allow_missing("a"), X, "minmax")
+    x = space.encode(X)
+    for wish in (-5.0, -1e-3, 0.0, 2e-8, 1e-7, 0.5):
+        x_cf = space.project(torch.tensor([[wish, 0.0]]).expand_as(x), x)
+        assert torch.equal(space.project(x_cf, x), x_cf)
