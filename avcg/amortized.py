@@ -71,6 +71,7 @@ class AVCG(Explainer):
         generator_: The two networks.
         calibration_: How the margin was chosen, with the frontier of survival against distance.
         diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
+        distillation_: The students of models that can only be asked, with a report; None where there are none.
 
     >>> from avcg import toys, Classifier, retrains
     >>> loans = toys.loans(n=400)

@@ -124,7 +124,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.hypotheses, HypothesisDistribution):
             raise SettingError(
                 f"'hypotheses' must be a distribution over models, e.g. avcg.retrains(...). Got a"
-                f" {type(self.hypotheses).__name__}; for a single model use avcg.PointMass(model)."
+                f" {type(self.hypotheses).__name__}; for a single network use avcg.PointMass(model), for any other"
+                " model avcg.PointMass(avcg.BlackBox(model, X))."
             )
         rows = as_rows(X)
         self.space_ = self._space(rows)

@@ -28,7 +28,7 @@ def _nothing_global_is_touched():
 def _global_state():
     return {
         "random": hash(random.getstate()),
-        "numpy": hash(np.random.get_state()[1].tobytes()),  # noqa: NPY002
+        "numpy": hash((np.random.get_state()[1].tobytes(), *np.random.get_state()[2:])),  # noqa: NPY002
         "torch": hash(torch.get_rng_state().numpy().tobytes()),
         "dtype": torch.get_default_dtype(),
         "threads": torch.get_num_threads(),

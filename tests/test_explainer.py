@@ -245,7 +245,7 @@ class TestWhatReviewersFound:
         from sklearn.tree import DecisionTreeClassifier
 
         numbers = TOY.X[["income", "months"]]
-        model = DecisionTreeClassifier(max_depth=4).fit(numbers, TOY.y)
+        model = DecisionTreeClassifier(max_depth=4, random_state=0).fit(numbers, TOY.y)
         judges = retrains(model, numbers, TOY.y, n=4, how="bootstrap")
         with pytest.raises(SettingError, match="searches by gradients"):
             RobustSearch(judges).fit(numbers)
