@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avcg.errors import DataError, SettingError, enumerate_some
+from avcg.progress import console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,16 +56,12 @@ def audit_answers(
     if text is not None:
         typer.echo(text)
         return
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    # A pipe has no width: let tables be as wide as they need rather than fold them at eighty columns.
-    console = console if console.is_terminal else Console(highlight=False, width=200)
-    console.print(str(found).split("\n")[0], markup=False)
+    screen = console()
+    screen.print(str(found).split("\n")[0], markup=False)
     for table in shown:
-        console.print(table)
+        screen.print(table)
     if target is not None:
-        console.print(f"Written to {target}", markup=False)
+        screen.print(f"Written to {target}", markup=False)
 
 
 def _checked(out: str) -> Path:

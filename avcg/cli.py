@@ -12,9 +12,9 @@ import avcg
 from avcg.audit_command import audit_app
 from avcg.bench.commands import bench_app
 from avcg.errors import AvcgError
+from avcg.progress import console
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
     from avcg.datasets import Dataset
@@ -75,7 +75,7 @@ def demo(
     """Train on the embedded breast-cancer data, and tell three people what would change the model's mind."""
     from avcg.demonstration import demonstrate
 
-    demonstrate(_console(), seed, picture, steps)
+    demonstrate(console(), seed, picture, steps)
 
 
 @data_app.command("list")
@@ -88,7 +88,7 @@ def list_datasets(directory: Directory = None) -> None:
         facts = datasets.about(name)
         here = "at hand" if datasets.available(name, directory) else "to download"
         table.add_row(name, str(facts["title"]), f"{facts['rows']:,}", str(facts["licence"]), here)
-    _console().print(table)
+    console().print(table)
 
 
 @data_app.command("show")
@@ -101,24 +101,16 @@ def show_dataset(
     """What is in a dataset: columns, constraints, classes and split."""
     from avcg import datasets
 
-    console = _console()
+    screen = console()
     data = datasets.load(name, directory, download=download)
     shape = " x ".join(str(size) for size in data.X.shape[1:])
     what = f"{len(data.X.columns)} columns" if data.schema else f"images of {shape}"
-    console.print(f"\n[bold]{datasets.about(name)['title']}[/bold]: {len(data):,} rows, {what}")
-    console.print(f"{data.note}\n")
+    screen.print(f"\n[bold]{datasets.about(name)['title']}[/bold]: {len(data):,} rows, {what}")
+    screen.print(f"{data.note}\n")
     if data.schema is not None:
-        console.print(_schema_table(data))
-    console.print(_split_table(data, seed))
-    console.print(f"Licence: {data.licence}. Cite: {data.citation}", markup=False)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    # A pipe has no width: let tables be as wide as they need rather than fold them at eighty columns.
-    return console if console.is_terminal else Console(highlight=False, width=200)
+        screen.print(_schema_table(data))
+    screen.print(_split_table(data, seed))
+    screen.print(f"Licence: {data.licence}. Cite: {data.citation}", markup=False)
 
 
 def _table(*columns: str, title: str | None = None) -> Table:

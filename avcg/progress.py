@@ -1,10 +1,15 @@
-"""Progress that people see and machines do not: a bar on a terminal, silence everywhere else."""
+"""What people see on a terminal: tables, and progress, which machines do not see."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 250
 
 
 class Advance(Protocol):
@@ -30,12 +35,21 @@ def progress(label: str, total: float) -> Iterator[Advance]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    stderr = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal, transient=True) as bar:
         task = bar.add_task(label, total=total, note="")
 
         def advance(done: float, note: str = "") -> None:
             bar.update(task, completed=done, note=note)
 
         yield advance
+
+
+def console() -> Console:
+    """Where tables are printed: as wide as the terminal, or as they need."""
+    from rich.console import Console
+
+    terminal = Console(highlight=False)
+    # A pipe has no width: let tables be as wide as they need rather than fold them at eighty columns.
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDE)

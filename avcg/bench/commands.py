@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from avcg.errors import DataError
+from avcg.progress import console
 
 if TYPE_CHECKING:
     import pandas as pd
-    from rich.console import Console
 
 bench_app = typer.Typer(help="Run protocols, and show their results beside the paper's.", no_args_is_help=True)
 
@@ -65,7 +65,7 @@ def show_table(
 
     rows = _rows(protocol, results)
     wanted = metric or [name for name in (*METRICS, *_BESIDE) if name in rows or name == "RVR"]
-    print_table(_console(), rows, wanted, reading, epsilon)
+    print_table(console(), rows, wanted, reading, epsilon)
 
 
 @bench_app.command("compare")
@@ -84,7 +84,7 @@ def show_comparison(
         lines = [{key: _plain(value) for key, value in record.items()} for record in records.to_dict("records")]
         typer.echo(json.dumps(lines, indent=1))
     else:
-        print_comparison(_console(), records)
+        print_comparison(console(), records)
 
 
 @bench_app.command("plot")
@@ -154,10 +154,3 @@ def _rows(protocol: str, results: str | None) -> pd.DataFrame:
 def _plain(value: Any) -> Any:
     """NaN as null, which JSON has."""
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=250)
