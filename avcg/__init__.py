@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.images import ImageSpace as ImageSpace
+    from avcg.io.artefact import load as load
     from avcg.models.blackbox import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
     from avcg.models.from_sklearn import from_sklearn as from_sklearn
@@ -92,6 +93,7 @@ _HOME = {
     "from_sklearn": "avcg.models.from_sklearn",
     "from_torch": "avcg.models.from_sklearn",
     "given": "avcg.hypotheses.given",
+    "load": "avcg.io.artefact",
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",
     "retrains": "avcg.hypotheses.retraining",

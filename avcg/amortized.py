@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import copy
-import math
 import warnings
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -16,42 +16,32 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
+from avcg.answering import Amortized
 from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.decisions import Decider
 from avcg.diagnostics import look, warn_of_collapse
 from avcg.distillation import Distillation
 from avcg.errors import DataError
-from avcg.explainer import Explainer
 from avcg.frames import take_rows
-from avcg.generator import DiagonalNormal, Generator, Request
+from avcg.generator import Generator
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
 from avcg.models.blackbox import BlackBox
-from avcg.models.opened import Model, as_rows
-from avcg.objective import Draws, objective
+from avcg.models.opened import Model
 from avcg.plausibility import Bank
-from avcg.questions import REFUSED, Question, choose
+from avcg.questions import Question
 from avcg.recipe import Recipe, draw_targets, fit_generator
-from avcg.refine import Deadline, Refinement, Score, descend
-from avcg.risk import Hinge
+from avcg.refine import Deadline, Refinement
 from avcg.schema import Schema
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
 _HELD_SHARE, _HELD_LEAST, _HELD_CODES, _MARGINS = 0.15, 60, 100_000, 25
-# Answers that are not accepted are tried again: with more margin, from other latents, and from rows of the bank.
-_HARDER = (0.0, 0.7, 1.5, 3.0)
-_RETRY_LATENTS = 3
-_ROWS_TRIED = 20  # of the bank, where the generator's own answers are refused
-# Refining also looks at answers with less margin, and at doing without each of the first changes.
-_EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
-_LATENTS_EACH = 2  # drawn for each of n answers
-_A_LITTLE = 0.1  # log-odds beyond what a request asks for, since rounding takes some
 _REFINED_ROWS, _REFINED_LEVELS = 300, tuple(0.5 * i for i in range(-6, 11))
 _WATCHED = 256  # rows looked at after each epoch
 # With models that can only be asked: rounds of training, and after each, answers about which they are asked.
 _ROUNDS, _ATTEMPTS = 4, 4000
 
 
-class AVCG(Explainer):
+class AVCG(Amortized):
     """The amortized variational counterfactual generator.
 
     Args:
@@ -83,11 +73,6 @@ class AVCG(Explainer):
     True
     """
 
-    recipe_: Recipe
-    generator_: Generator
-    calibration_: Calibration
-    diagnostics_: pd.DataFrame
-    distillation_: Distillation | None = None
     _tunes = True
 
     def __init__(
@@ -239,174 +224,40 @@ class AVCG(Explainer):
         least = bisect_left(_REFINED_LEVELS[:-1], True, key=holds)  # what more must be left, survives more
         return _REFINED_LEVELS[least]
 
-    def _line(self, question: Question) -> Tensor:
-        return self.decider_.log_odds_at_line(question.target)
+    def save(self, path: str | Path, *, graphs: bool = False, about: Mapping[str, Any] | None = None) -> list[Any]:
+        """Write this explainer to a folder that `avcg.load` opens: weights and JSON, no code.
 
-    def _margin(self, question: Question) -> Tensor:
-        """(B,) the log-odds to aim at: enough for the promise, and for what the request asks."""
-        margin = self._line(question) + self.calibration_.margin
-        asked = question.min_prob
-        return margin if asked is None else margin.clamp(min=math.log(asked / (1 - asked)) + _A_LITTLE)
-
-    def _request(self, question: Question, margin: Tensor) -> Request:
-        device = self._torch_device()
-        # A decoder that sees z and the target alone has no use for what else is asked.
-        leeway = margin[:, None] if self.recipe_.decoder == "latent" else question.space.leeway(question.x)
-        parts = (question.x, question.target, leeway, margin)
-        return Request(*(part.to(device) for part in parts))
-
-    @torch.no_grad()
-    def _pass(self, question: Question, margin: Tensor, noise: Tensor | None = None) -> Tensor:
-        """One forward pass: (K, B, *event) feasible answers, at the posterior mean where there is no noise (K, L)."""
-        request = self._request(question, margin)
-        posterior = self.generator_.posterior(request)
-        shifts = torch.zeros(1, self.generator_.n_latent) if noise is None else noise
-        return self._settle(question, request, posterior.sample(shifts[:, None].to(request.x.device)))
-
-    def _settle(self, question: Question, request: Request, z: Tensor) -> Tensor:
-        """(K, B, L) latents to feasible answers."""
-        proposal = self.generator_(request, z)
-        raw = proposal.raw.cpu()
-        gates = None if proposal.gates is None else (proposal.gates > 0).to(raw.dtype).cpu()
-        return question.space.project(question.space.relax(raw, question.x, gates), question.x)
-
-    def _accepted(self, question: Question, margin: Tensor) -> Tensor:
-        """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
-        answers = self._pass(question, margin)[0]
-        if self.recipe_.single_pass:
-            return answers
-        refused = torch.nonzero(self._costs(question, answers[None])[0] >= REFUSED).flatten()
-        if len(refused):
-            some, noise = question.take(refused), self._noise(_RETRY_LATENTS)
-            tried = torch.cat([self._pass(some, margin[refused] + more, noise) for more in _HARDER])
-            rows = self.bank_.neighbours(some.space, some.x, some.target, _ROWS_TRIED)
-            tried = torch.cat([answers[refused][None], tried, rows])
-            answers[refused] = choose(some.space, tried, self._costs(some, tried), 1)[0]
-        if self.distillation_ is not None:
-            tried = self.distillation_.leaner(question, answers, [margin + more for more in _HARDER])
-            answers = choose(question.space, tried, self._costs(question, tried), 1)[0]
-        return answers
-
-    def _noise(self, count: int) -> Tensor:
-        """(count, L) the same for every row and call, so that an answer does not depend on its neighbours."""
-        rng = torch.Generator().manual_seed(self.random_state)
-        return torch.randn(count, self.generator_.n_latent, generator=rng)
-
-    def _candidates(self, question: Question) -> Tensor:
-        """(K, B, *event) the first answer; for more: other latents, margins, fewer of its changes, rows of the bank."""
-        margin = self._margin(question)
-        first = self._accepted(question, margin)
-        if question.n == 1:
-            return first[None]
-        if self.recipe_.single_pass:
-            return torch.cat([first[None], self._pass(question, margin, self._noise(question.n - 1))])
-        found = [first[None], self._pass(question, margin, self._noise(_LATENTS_EACH * question.n))]
-        found += [self._pass(question, margin + more) for more in _HARDER[1:]]
-        found.append(self.bank_.neighbours(question.space, question.x, question.target, _LATENTS_EACH * question.n))
-        for rank in range(question.n):
-            narrower, answer, place = question, first, rank
-            for _ in range(2):  # without one change, and then also without what took its place
-                space = narrower.space.without(answer, question.x, place)
-                if space is None:
-                    break
-                narrower, place = replace(narrower, space=space), 0
-                answer = self._accepted(narrower, margin)
-                found.append(answer[None])
-        return torch.cat(found)
-
-    def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
-        """The cheapest accepted of more tries, gradient steps on the latent posterior, then what every method does."""
-        more = [] if deadline.passed or question.n > 1 else [self._tries(question)]
-        if effort.steps and question.n == 1:
-            more.append(self._descended(question, effort, deadline)[None])
-        if more:
-            everyone = torch.arange(len(question.x))
-            pool = torch.cat([answers, *more])
-            accepted = torch.stack([self._accept(question, each, everyone) for each in pool])
-            prices = question.space.distance(pool, question.x)
-            lowest, which = prices.masked_fill(~accepted, torch.inf).min(dim=0)
-            found = lowest < prices[0]
-            answers = answers.clone()
-            answers[0, found] = pool[which, everyone][found]
-        return super()._refined(question, answers, effort, deadline)
-
-    def _tries(self, question: Question) -> Tensor:
-        """(K, B, *event) answers with less margin than is safe for all, and without each of the first's changes."""
-        margin = self._margin(question)
-        found = [self._pass(question, margin - less) for less in _EASIER]
-        for rank in range(_WITHOUT):
-            space = question.space.without(found[0][0], question.x, rank)
-            if space is not None:
-                found.append(self._pass(replace(question, space=space), margin))
-        return torch.cat(found)
-
-    def _descended(self, question: Question, effort: Refinement, deadline: Deadline) -> Tensor:
-        """(B, *event) answers at the posterior mean after gradient steps on it."""
-        margin = self._margin(question)
-        request = self._request(question, margin)
-        score = self._scorer(question, request, 1, torch.Generator().manual_seed(self.random_state))
-        with torch.no_grad():
-            start = self.generator_.posterior(request)
-        found = descend(start, score, effort.steps, effort.learning_rate, deadline)
-        with torch.no_grad():
-            return self._settle(question, request, found.mean[None])[0]
-
-    def _scorer(self, question: Question, request: Request, n_latents: int, rng: torch.Generator) -> Score:
-        """G as a function of the posterior, with its noise held fixed."""
-        recipe = self.recipe_
-        chance = 0.0 if recipe.temperature is None else recipe.noise[1]
-        # The same for every row, so that none depends on its place.
-        one = Draws.draw(self.generator_, question.space, n_latents, request.x[:1], rng, hard=chance)
-        draws = one.repeated(len(request.x))
-        known = self.teachers_ if self.distillation_ is None else self.distillation_.students
-        predictors = known.to(request.x.device)
-        temperature = None if recipe.temperature is None else recipe.temperature[1]
-        bank = self.bank_.to(request.x.device) if recipe.weights.plausibility else None
-
-        def score(posterior: DiagonalNormal) -> Tensor:
-            risk = recipe.risk or Hinge(request.margin, recipe.spread)
-            terms = objective(
-                self.generator_, question.space, request, posterior, predictors, draws, risk,
-                temperature=temperature, distance=recipe.distance, plausibility=bank, apart=recipe.apart,
-            )  # fmt: skip
-            return terms.total(recipe.weights)
-
-        return score
-
-    def amortization_gap(
-        self, X: Any, target: Any = None, *, steps: int = 100, n_latents: int = 20, learning_rate: float = 0.05
-    ) -> pd.DataFrame:
-        """What a single pass gives away: G under the encoder's posterior less G under the best posterior found.
-
-        Both are measured with the same noise, which is not the noise the search for the best one used.
+        An interrupted save leaves what was there before. The folder holds the rows of `bank_`, which are training rows.
 
         Args:
-            X: Rows in user units.
-            target: As in `generate`.
-            steps: Of gradient descent on each row's (mean, log variance).
-            n_latents: Noise for the search, and as much for the measure.
-            learning_rate: Of the descent.
+            path: The folder; made where there is none.
+            graphs: Whether to add ONNX graphs, from which `avcg.scorer.Scorer` and the service answer without torch.
+                Takes seconds, the extra ``onnx``, and models that are networks.
+            about: Notes to keep with it, plain values.
 
         Returns:
-            Columns ``encoder``, ``refined`` and ``gap`` = encoder - refined, by row.
+            Models that cannot be stored, to be handed back to `avcg.load`: empty for networks of known layers,
+            XGBoost, LightGBM and ONNX.
         """
-        check_is_fitted(self)
-        rows = as_rows(X)
-        x = self.space_.encode(rows)
-        wanted, _ = self._targets(target, self.decider_.decide(self.decider_.probabilities(x)))
-        question = Question(x, wanted, self.space_, 1)
-        request = self._request(question, self._line(question) + self.calibration_.margin)
-        search, measure = (
-            self._scorer(question, request, n_latents, torch.Generator().manual_seed(self.random_state + i))
-            for i in (1, 2)
-        )
-        with torch.no_grad():
-            start = self.generator_.posterior(request)
-        best = descend(start, search, steps, learning_rate, Deadline())
-        with torch.no_grad():
-            found = {name: measure(each).cpu().numpy() for name, each in (("encoder", start), ("refined", best))}
-        index = rows.index if isinstance(rows, pd.DataFrame) else None
-        return pd.DataFrame(found, index=index).assign(gap=found["encoder"] - found["refined"])
+        from avcg.io.artefact import save
+
+        return save(self, path, graphs=graphs, about=about)
+
+    def to_onnx(self, path: str | Path) -> None:
+        """Write the generator as one ONNX graph for any number of rows, compared with this one before it is written.
+
+        It reads encoded rows ``x``, class positions ``target``, log-odds ``margin``, ``noise`` (zeros: the posterior
+        mean) and what may change (``low``, ``high``, ``no_fall``, ``no_rise``, ``may_enter``, ``cap``, as
+        `Freedom.coded` gives them), and writes ``answer``: codes within their limits, still to be rounded by
+        `TabularSpace.project`.
+
+        Args:
+            path: Of the file.
+        """
+        from avcg.io.graphs import generator_graph
+        from avcg.outputs import write_whole
+
+        write_whole(Path(path), generator_graph(self))
 
     def refit(
         self, hypotheses: HypothesisDistribution, X: Any, *, steps: int = 500, only_encoder: bool = False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
@@ -16,67 +16,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avcg.certificates import Certificate, Floats
-from avcg.encoding import Flags, is_gap
+from avcg.encoding import Flags
 from avcg.errors import DataError
-
-Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
-
-MEANING: Mapping[str, str] = {
-    "ok": "the decision flips, and the promised share of set-aside models agrees, where any were set aside",
-    "already_target": "the decision is already the one asked for; nothing is changed",
-    "infeasible": "nothing that may change is left; nothing is changed",
-    "not_valid": "the best change found does not flip the decision",
-    "not_robust": "the decision flips, but fewer set-aside models agree than promised",
-}
+from avcg.options import MEANING, Option, Row
+from avcg.tables import pack_rows, plain, unpack_rows
 
 _FORMAT, _VERSION = "avcg.counterfactuals", 1
 _SHOWN_ROWS, _SHOWN_CHANGES = 6, 4
-
-
-@dataclass(frozen=True)
-class Option:
-    """One answer to one row.
-
-    Attributes:
-        status: One of `MEANING`.
-        changes: By column, what it was and what it becomes.
-        probability: Of the target under the model in force, if the change is made.
-        distance: What the change costs.
-        agreeing: Of the set-aside models; None where there are none.
-        lower_bound: On the share of all models that would agree; None likewise.
-    """
-
-    status: str
-    changes: Mapping[str, tuple[Any, Any]]
-    probability: float
-    distance: float
-    agreeing: int | None
-    lower_bound: float | None
-
-
-@dataclass(frozen=True)
-class Row:
-    """The answers to one row.
-
-    Attributes:
-        index: Its label in the user's frame, or its position.
-        target: The decision asked for.
-        options: One or more, the best first.
-    """
-
-    index: Any
-    target: Any
-    options: tuple[Option, ...]
-
-    @property
-    def status(self) -> str:
-        """Of the best answer."""
-        return self.options[0].status
-
-    @property
-    def changes(self) -> Mapping[str, tuple[Any, Any]]:
-        """Of the best answer."""
-        return self.options[0].changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,13 +111,14 @@ class Counterfactuals:
         cells = None if self.changed is None else (self._cells(self.factuals), self._cells(self.answers))
         for i, label in enumerate(own):
             options = tuple(self._option(i, i * self.n + k, cells) for k in range(self.n))
-            yield Row(label, _plain(self.target[i]), options)
+            yield Row(label, plain(self.target[i]), options, float(self.probability_before[i]))
 
     def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
-        changes = {}
+        changes, whole = {}, {}
         if cells is not None and self.changed is not None:
-            for j in np.flatnonzero(self.changed[at]):
-                changes[self._names[j]] = (cells[0][j][row], cells[1][j][at])
+            names = self._names
+            whole = {name: cells[1][j][at] for j, name in enumerate(names)}
+            changes = {names[j]: (cells[0][j][row], cells[1][j][at]) for j in np.flatnonzero(self.changed[at])}
         sure = self.certificate
         return Option(
             status=str(self.statuses[at]),
@@ -180,6 +127,8 @@ class Counterfactuals:
             distance=float(self.distance[at]),
             agreeing=None if sure is None else int(sure.agreeing[at]),
             lower_bound=None if sure is None else float(sure.lower_bound[at]),
+            repeated=bool(self.repeated[at]),
+            row=whole,
         )
 
     @property
@@ -189,7 +138,7 @@ class Counterfactuals:
     def _cells(self, frame: Any) -> list[list[Any]]:
         """Every column as plain values."""
         opened = nw.from_native(frame, eager_only=True)
-        return [[_plain(value) for value in opened[name].to_list()] for name in self._names]
+        return [[plain(value) for value in opened[name].to_list()] for name in self._names]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())
@@ -233,8 +182,8 @@ class Counterfactuals:
                 "version": _VERSION,
                 "n": self.n,
                 "survival": self.survival,
-                "factuals": _table(self.factuals),
-                "answers": _table(self.answers),
+                "factuals": pack_rows(self.factuals),
+                "answers": pack_rows(self.answers),
                 "target": _listed(self.target),
                 "statuses": self.statuses.tolist(),
                 "probability": _listed(self.probability),
@@ -268,8 +217,8 @@ class Counterfactuals:
         try:
             sure = found["certificate"]
             return cls(
-                factuals=_untable(found["factuals"]),
-                answers=_untable(found["answers"]),
+                factuals=unpack_rows(found["factuals"]),
+                answers=unpack_rows(found["answers"]),
                 n=int(found["n"]),
                 survival=float(found["survival"]),
                 changed=None if found["changed"] is None else np.array(found["changed"], bool),
@@ -303,57 +252,9 @@ def _certificate(found: dict[str, Any]) -> Certificate:
     return Certificate(n=int(found["n"]), confidence=float(found["confidence"]), agreeing=agreeing, **numbers)
 
 
-def _plain(value: Any) -> Any:
-    """A value as Python's own; None where it is missing."""
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if is_gap(value) else value
-
-
 def _listed(values: Any) -> Any:
-    return [_plain(value) for value in values] if isinstance(values, np.ndarray) else values
+    return [plain(value) for value in values] if isinstance(values, np.ndarray) else values
 
 
 def _floats(values: list[float | None]) -> Floats:
     return np.array([np.nan if value is None else value for value in values], np.float64)
-
-
-def _table(rows: Any) -> dict[str, Any]:
-    """A frame by columns, or an array, as plain values."""
-    if isinstance(rows, np.ndarray):
-        return {"dtype": str(rows.dtype), "shape": list(rows.shape), "values": rows.ravel().tolist()}
-    frame = rows if isinstance(rows, pd.DataFrame) else nw.from_native(rows, eager_only=True).to_pandas()
-    levels = [frame.index.get_level_values(level).to_series() for level in range(frame.index.nlevels)]
-    return {
-        "columns": {str(name): _column(column) for name, column in frame.items()},
-        "index": [_column(level) for level in levels],
-        "index_names": list(frame.index.names),
-    }
-
-
-def _column(column: pd.Series[Any]) -> dict[str, Any]:
-    kind: Any = column.dtype
-    categorical = isinstance(kind, pd.CategoricalDtype)
-    values = column.astype(str) if pd.api.types.is_datetime64_any_dtype(kind) else column
-    return {
-        "dtype": str(kind),
-        "categories": kind.categories.tolist() if categorical else None,
-        "ordered": bool(kind.ordered) if categorical else None,
-        "values": [_plain(value) for value in values.tolist()],
-    }
-
-
-def _untable(found: dict[str, Any]) -> Any:
-    if "shape" in found:
-        return np.array(found["values"], dtype=found["dtype"]).reshape(found["shape"])
-    frame = pd.DataFrame({name: _series(column) for name, column in found["columns"].items()})
-    levels = [pd.Index(_series(level)) for level in found["index"]]
-    names = found["index_names"]
-    index = levels[0].rename(names[0]) if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=names)
-    return frame.set_axis(index)
-
-
-def _series(column: dict[str, Any]) -> pd.Series[Any]:
-    if column["categories"] is not None:
-        kind = pd.CategoricalDtype(column["categories"], ordered=column["ordered"])
-        return pd.Series(pd.Categorical(column["values"], dtype=kind))
-    return pd.Series(column["values"], dtype=object).astype(column["dtype"])

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avcg.errors import DataError, SettingError, enumerate_some
+from avcg.errors import SettingError, enumerate_some
+from avcg.outputs import check_output, write_whole
 from avcg.progress import console
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
+    from avcg.amortized import AVCG
     from avcg.auditing import Audit
 
 audit_app = typer.Typer()
@@ -26,7 +26,13 @@ _KINDS = (".html", ".json", ".csv")
 @audit_app.command("audit")
 def audit_answers(
     answers: Annotated[str, typer.Argument(metavar="ANSWERS", help="A file that Counterfactuals.to_json wrote.")],
-    model: Annotated[list[str], typer.Option(help="An ONNX file; may be repeated.")],
+    model: Annotated[
+        list[str],
+        typer.Option(
+            help="An ONNX file, or a folder that avcg fit wrote: then its model and rule judge, and its explainer"
+            " replaces what is lost; may be repeated."
+        ),
+    ],
     by: Annotated[str | None, typer.Option(help="A column of the rows to group by.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability of the second class from which it is decided for.")
@@ -38,21 +44,25 @@ def audit_answers(
     as_json: Annotated[bool, typer.Option("--json", help="Records for machines.")] = False,
 ) -> None:
     """Say whether answers still hold under other models."""
-    target = None if out is None else _checked(out)  # before what is slow
+    target = None if out is None else check_output(out, _KINDS)  # before what is slow
 
     from avcg.auditing import audit, read_answers
     from avcg.models.blackbox import BlackBox
 
     told = read_answers(answers)
-    models: dict[str, Any] = {path: path for path in model}
+    stored = _stored(model)
+    models: dict[str, Any] = {path: stored.get(path, path) for path in model}
     if classes is not None:
+        if len(stored) == len(models):
+            raise SettingError("--classes names the outcomes of ONNX files. A folder knows its own: leave it out.")
         labels = _labels(classes, told.target)
-        models = {path: BlackBox(path, told.answers, classes=labels) for path in model}
-    found = audit(told, models, threshold=threshold)
+        models |= {path: BlackBox(path, told.answers, classes=labels) for path in model if path not in stored}
+    rule = _rule(stored) if threshold is None else threshold
+    found = audit(told, models, recourse=next(iter(stored.values()), None), threshold=rule)
     text = found.to_json(by) if as_json else None
     shown = [] if as_json else _tables(found, by)
     if target is not None:
-        _write(target, _rendered(found, by, target.suffix))
+        write_whole(target, _rendered(found, by, target.suffix))
     if text is not None:
         typer.echo(text)
         return
@@ -64,14 +74,19 @@ def audit_answers(
         screen.print(f"Written to {target}", markup=False)
 
 
-def _checked(out: str) -> Path:
-    """Where to write, before anything is asked."""
-    target = Path(out)
-    if target.suffix not in _KINDS:
-        raise SettingError(f"--out must end in {enumerate_some(_KINDS)}. Got {out!r} instead.")
-    if not target.parent.is_dir():
-        raise SettingError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
-    return target
+def _stored(paths: list[str]) -> dict[str, AVCG]:
+    """The explainers among what was given as models."""
+    from avcg.io.artefact import load
+
+    return {path: load(path) for path in paths if Path(path).is_dir()}
+
+
+def _rule(stored: dict[str, AVCG]) -> float | None:
+    """The threshold that stored explainers decide by."""
+    rules = {explainer.threshold for explainer in stored.values()}
+    if len(rules) > 1:
+        raise SettingError(f"The folders decide by different thresholds: {enumerate_some(rules)}. Give --threshold.")
+    return next(iter(rules), None)
 
 
 def _labels(classes: str, target: Any) -> list[Any]:
@@ -92,24 +107,6 @@ def _rendered(found: Audit, by: str | None, suffix: str) -> str:
     if suffix == ".html":
         return found.to_html(by)
     return found.to_json(by) if suffix == ".json" else found.frame.to_csv(lineterminator="\n")
-
-
-def _write(target: Path, text: str) -> None:
-    """The whole file, or none of it."""
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise DataError(f"{target} cannot be written: {error.strerror}.") from None
-    half = Path(name)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        half.chmod(0o644)
-        half.replace(target)
-    except OSError as error:
-        raise DataError(f"{target} cannot be written: {error.strerror}.") from None
-    finally:
-        half.unlink(missing_ok=True)
 
 
 def _tables(found: Audit, by: str | None) -> list[Table]:

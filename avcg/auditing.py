@@ -6,7 +6,6 @@ import html
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +15,18 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.answers import MEANING, Counterfactuals
+from avcg.answers import Counterfactuals
 from avcg.certificates import clopper_pearson
-from avcg.encoding import Flags, is_gap
-from avcg.errors import DataError, SettingError, did_you_mean
+from avcg.encoding import Flags
+from avcg.errors import DataError, SettingError
 from avcg.explainer import Explainer
+from avcg.grouping import groups_of, share_of
 from avcg.judging import Panel, Votes, replacements
+from avcg.options import MEANING
+from avcg.tables import plain
 
 TOLD = ("ok", "not_robust")  # statuses of answers that somebody was told as valid
 _FORMAT, _VERSION = "avcg.audit", 1
-_BANDS, _MISSING = 4, "missing"
 _SHOWN = 6
 
 
@@ -59,7 +60,7 @@ class Audit:
 
     def by(self, column: str) -> pd.DataFrame:
         """Totals by the values of a column of the factuals, numbers in quartiles."""
-        labels, order = _groups(self.answers.factuals, column)
+        labels, order = groups_of(self.answers.factuals, column)
         each = labels.repeat(self.answers.n)
         return self._table({label: each == label for label in order}, column)
 
@@ -117,7 +118,7 @@ class Audit:
             "threshold": self.threshold,
             "confidence": self.confidence,
             "survival": self.answers.survival,
-            "summary": {name: _plain(value) for name, value in self.summary().items()},
+            "summary": {name: plain(value) for name, value in self.summary().items()},
             "by_change": _records(self.by_change(), "column") if tables else None,
             "by_count": _records(self.by_count(), "changes") if tables else None,
             "by": None if by is None else _records(self.by(by), "value"),
@@ -173,7 +174,7 @@ def audit(
         answers: What was told, or the path of what `Counterfactuals.to_json` wrote.
         models: One, several in a list, several by name, or a distribution of hypotheses (every member of a finite set,
             else 50 draws; each counts once). A model is anything with ``predict_proba`` on the user's rows, a
-            `BlackBox`, or the path of an ONNX file.
+            `BlackBox`, the path of an ONNX file, or a fitted explainer for the one that it answers for.
         recourse: A fitted method to replace lost answers with, judged by the models; one that learnt from them finds
             most. What was told is kept and added to where that is possible; else the row is answered afresh.
         threshold: Probability of the second of two classes from which the decision is for it; None: that of
@@ -314,7 +315,7 @@ def feasibility(
     denied = found.statuses != "already_target"
     groups: dict[Any, Flags] = {"all": denied}
     if by is not None:
-        labels, order = _groups(found.factuals, by)
+        labels, order = groups_of(found.factuals, by)
         groups |= {label: denied & (labels == label) for label in order}
     lines = {}
     for label, which in groups.items():
@@ -328,18 +329,6 @@ def feasibility(
             line |= {name: count, f"{name}_share": share, f"{name}_low": low, f"{name}_high": high}
         lines[label] = line
     return pd.DataFrame(list(lines.values()), index=pd.Index(list(lines), name=by, dtype=object))
-
-
-def share_of(count: int, n: int, confidence: float) -> tuple[float, float, float]:
-    """A share with its two-sided interval (Clopper-Pearson); of none, nothing is known.
-
-    >>> [round(value, 3) for value in share_of(412, 450, 0.95)]
-    [0.916, 0.886, 0.94]
-    """
-    if not n:
-        return float("nan"), 0.0, 1.0
-    side = (1.0 + confidence) / 2
-    return count / n, float(clopper_pearson(count, n, side)), 1.0 - float(clopper_pearson(n - count, n, side))
 
 
 def read_answers(answers: Counterfactuals | str | Path) -> Counterfactuals:
@@ -372,46 +361,20 @@ def read_answers(answers: Counterfactuals | str | Path) -> Counterfactuals:
     for name, (there, expected) in counts.items():
         if there != expected:
             raise DataError(f"{what} is damaged: it has {there} of {expected} {name!r}. Store the answers again.")
+    if not 0 < found.survival < 1:
+        raise DataError(f"{what} is damaged: a survival of {found.survival!r} is no share. Store the answers again.")
     strange = set(found.statuses.tolist()) - set(MEANING)
     if strange:
         raise DataError(f"{what} is damaged: {strange.pop()!r} is no status. Store the answers again.")
     return found
 
 
-def _groups(frame: Any, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """(B,) the group of each row by a column, and the groups in order; more than a few numbers by quartile."""
-    if isinstance(frame, np.ndarray):
-        raise DataError("Images have no columns to group by.")
-    opened = nw.from_native(frame, eager_only=True)
-    if name not in opened.columns:
-        raise DataError(f"There is no column {name!r} to group by. {did_you_mean(name, opened.columns)}")
-    values = [_plain(value) for value in opened[name].to_list()]
-    known = [value for value in dict.fromkeys(values) if value is not None]
-    if len(known) > _BANDS and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in known):
-        there = [value for value in values if value is not None]
-        edges = np.unique(np.quantile(there, [0.25, 0.5, 0.75], method="inverted_cdf"))
-        ends = [f"{edge:.10g}" for edge in edges]
-        order = [f"up to {ends[0]}", *(f"over {a} to {b}" for a, b in pairwise(ends)), f"over {ends[-1]}"]
-        labels = [None if v is None else order[int(np.searchsorted(edges, v))] for v in values]
-    else:
-        dtype = opened[name].dtype
-        ranked = list(dtype.categories) if isinstance(dtype, nw.Enum) else None
-        order, labels = ranked or sorted(known, key=lambda v: (isinstance(v, str), v)), values
-    found = np.empty(len(labels), object)
-    found[:] = [_MISSING if label is None else label for label in labels]
-    present = set(found.tolist())
-    return found, [label for label in dict.fromkeys([*order, *found]) if label in present]
-
-
 def _records(table: pd.DataFrame, key: str) -> list[dict[str, Any]]:
     """Lines for JSON, each with its label."""
     lines = zip(table.index, table.to_dict("records"), strict=True)
-    return [{key: _plain(label)} | {str(name): _plain(v) for name, v in line.items()} for label, line in lines]
+    return [{key: _label(label)} | {str(name): plain(v) for name, v in line.items()} for label, line in lines]
 
 
-def _plain(value: Any) -> Any:
-    """A value as Python's own; None where it is missing."""
-    if isinstance(value, tuple):
-        return [_plain(part) for part in value]
-    value = value.item() if isinstance(value, np.generic) else value
-    return None if is_gap(value) else value
+def _label(label: Any) -> Any:
+    """Of a row, as plain values: a list for an index of several levels."""
+    return [plain(part) for part in label] if isinstance(label, tuple) else plain(label)

@@ -12,7 +12,11 @@ import avcg
 from avcg.audit_command import audit_app
 from avcg.bench.commands import bench_app
 from avcg.errors import AvcgError
+from avcg.explain_command import explain_app
+from avcg.fit_command import fit_app
 from avcg.progress import console
+from avcg.report_command import report_app
+from avcg.serve_command import serve_app
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,9 +31,10 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 data_app = typer.Typer(help="The datasets avcg knows.", no_args_is_help=True)
+for single in (fit_app, explain_app, report_app, audit_app, serve_app):
+    app.add_typer(single)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
-app.add_typer(audit_app)
 
 Directory = Annotated[str | None, typer.Option("--dir", help="Where the original files lie (default: $AVCG_DATA).")]
 
@@ -71,11 +76,14 @@ def demo(
         str, typer.Option(help="Where to draw the three answers (needs the extra 'plots').")
     ] = "demo.png",
     steps: Annotated[int, typer.Option(help="Of training the generator.", min=1)] = 1200,
+    save: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Keep the explainer, to go on with: explain, report, serve.")
+    ] = None,
 ) -> None:
     """Train on the embedded breast-cancer data, and tell three people what would change the model's mind."""
     from avcg.demonstration import demonstrate
 
-    demonstrate(console(), seed, picture, steps)
+    demonstrate(console(), seed, picture, steps, save)
 
 
 @data_app.command("list")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,24 +13,29 @@ import torch
 
 from avcg import datasets
 from avcg.amortized import AVCG
-from avcg.answers import Counterfactuals, Option
+from avcg.answers import Counterfactuals
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.errors import MissingExtraError
 from avcg.hypotheses.retraining import retrains
+from avcg.io.folder import check_folder
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
+from avcg.options import Option
+from avcg.outputs import write_whole
 from avcg.recipe import Recipe
 from avcg.report.plots import check_picture, plot_changes
+from avcg.scorer import FORMAT
 from avcg.space import TabularSpace
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PEOPLE, _ASKED = 3, 60
+_PEOPLE, _ASKED, _KEPT = 3, 60, 20
+_WANTED = "benign"
 
 
-def demonstrate(console: Console, seed: int, picture: str, steps: int) -> None:
+def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str | None = None) -> None:
     """Fit a model, its retrains and a generator on embedded data, and show what comes out.
 
     Args:
@@ -37,8 +43,11 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int) -> None:
         seed: Of everything.
         picture: Where to draw; nothing is drawn without matplotlib.
         steps: Of training the generator.
+        save: A folder to keep the explainer in, with some rows to go on with.
     """
     check_picture(picture)  # before the minute it takes, not after
+    if save is not None:
+        check_folder(save, FORMAT)
     data = datasets.load("breast_cancer")
     train, _, test = data.split(seed)
     about = datasets.about("breast_cancer")["title"]
@@ -65,6 +74,23 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int) -> None:
         console.print(f"Drawn in {plot_changes(answers, picture, _PEOPLE)}.")
     except MissingExtraError as error:
         console.print(str(error), markup=False)
+    if save is not None:
+        console.print(_keep(recourse, test.X, save), markup=False)
+
+
+def _keep(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
+    """Keep the explainer and some rows, and say how to go on."""
+    dtypes = {str(name): str(dtype) for name, dtype in rows.dtypes.items()}
+    recourse.save(folder, about={"made_by": "avcg demo", "positive": _WANTED, "dtypes": dtypes})
+    few = Path(folder) / "rows.csv"
+    write_whole(few, rows.head(_KEPT).to_csv(index=False, lineterminator="\n"))
+    answers = Path(folder) / "answers.json"
+    return (
+        f"\nKept in {folder}, with {min(_KEPT, len(rows))} rows beside it. Go on with:\n"
+        f"  avcg explain {folder} {few} --out {answers}\n"
+        f"  avcg report {folder} {answers} --out report.html\n"
+        f"  avcg serve {folder} --rows {few}"
+    )
 
 
 def _kept(recourse: AVCG, said: list[warnings.WarningMessage]) -> str:

@@ -12,7 +12,7 @@ from avcg.metrics import personalisation
 from avcg.questions import Question
 
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
-_COLLAPSED, _ACTIVE = 0.1, 0.01
+COLLAPSED, _ACTIVE = 0.1, 0.01
 
 
 def look(question: Question, posterior: DiagonalNormal, answers: Tensor) -> dict[str, float]:
@@ -33,10 +33,25 @@ def look(question: Question, posterior: DiagonalNormal, answers: Tensor) -> dict
 
 def warn_of_collapse(seen: pd.DataFrame) -> None:
     """Warn where the last look shows that everyone is told nearly the same."""
+    found = collapse(seen)
+    if found is not None:
+        warnings.warn(f"AVCG: {found}", stacklevel=5)
+
+
+def collapse(seen: pd.DataFrame) -> str | None:
+    """What the last look shows of a generator that tells everyone nearly the same; None where it does not.
+
+    Args:
+        seen: One line for each look, as `look` gives them.
+
+    >>> collapse(pd.DataFrame({"personalisation": [0.05, 0.6]}))
+    >>> collapse(pd.DataFrame({"personalisation": [0.6, 0.05]}))[:58]
+    'the generator sends everyone to nearly one profile: answer'
+    """
     share = seen["personalisation"].iloc[-1]
-    if share < _COLLAPSED:
-        warnings.warn(
-            f"AVCG: the generator sends everyone to nearly one profile: answers differ {share:.0%} as much as the rows"
-            " they answer. Use decoder='residual', or raise the weight of proximity.",
-            stacklevel=5,
-        )
+    if not share < COLLAPSED:
+        return None
+    return (
+        f"the generator sends everyone to nearly one profile: answers differ {share:.0%} as much as the rows they"
+        " answer. Use decoder='residual', or raise the weight of proximity."
+    )

@@ -91,6 +91,18 @@ class Distillation:
         self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), _FIRST, generator, fresh=True)
         self._look("training", x[held], self._ask(x[held]))
 
+    @classmethod
+    def of(cls, students: Stacked, fidelity: Sequence[Fidelity]) -> Distillation:
+        """Students as they were taught elsewhere; they can be asked, and not be corrected.
+
+        Args:
+            students: Of the models in force, then of the teachers.
+            fidelity: How well they stood in.
+        """
+        made = cls.__new__(cls)
+        made.students, made.fidelity = students, list(fidelity)
+        return made
+
     def teach(self) -> tuple[FiniteSet, Predictors]:
         """What a generator is trained against in place of the models: teachers, and the model in force."""
         first = torch.arange(self._n_in_force)

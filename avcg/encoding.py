@@ -172,6 +172,14 @@ class Encoding:
         return np.array([slots.start for slots in self.slots], np.intp), table, np.flatnonzero(table.ravel() < size)
 
     @cached_property
+    def segments(self) -> tuple[Positions, Positions, Positions]:
+        """For all blocks at once: (G,) the first slot of each, (M,) the block of each slot, (M,) slots left in it."""
+        sizes = np.array([slots.stop - slots.start for slots in self.slots], np.intp)
+        starts = np.cumsum(sizes) - sizes
+        group = np.repeat(np.arange(len(sizes)), sizes)
+        return starts, group, (starts + sizes)[group] - np.arange(len(group))
+
+    @cached_property
     def steps(self) -> Floats:
         """(n,) the grid of each number, 0 where there is none."""
         return np.array([feature.step or 0.0 for feature in self.numeric])
@@ -220,9 +228,8 @@ class Encoding:
         x[:, self.number_at] = np.where(gaps, 0.0, self.scaled(values.numbers))
         with_gaps = self.gap_at >= 0
         x[:, self.gap_at[with_gaps]] = gaps[:, with_gaps]
-        rows = np.arange(len(values))
-        for block, choice in zip(self.blocks, values.choices.T, strict=True):
-            x[rows, block.start + choice] = 1.0
+        if len(self.blocks):
+            x[np.arange(len(values))[:, None], self.slot_at[self.segments[0] + values.choices]] = 1.0
         return x
 
     def decode(self, x: Codes) -> Values:
@@ -279,7 +286,7 @@ class Encoding:
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
         result = numbers.copy()
-        for step, decimals, columns in self._grids:
+        for step, decimals, columns in self.grids:
             # The second rounding removes what 3 * 0.1 leaves behind, so that people see 0.3.
             result[..., columns] = np.round(np.rint(numbers[..., columns] / step) * step, decimals)
         return result
@@ -293,7 +300,7 @@ class Encoding:
         return [(int(one), np.flatnonzero(free & (digits == one))) for one in np.unique(digits[free])]
 
     @cached_property
-    def _grids(self) -> list[tuple[float, int, Positions]]:
+    def grids(self) -> list[tuple[float, int, Positions]]:
         """Columns on a grid, by their step."""
         steps, decimals = np.asarray(self.steps), np.asarray(self.decimals)
         return [

@@ -28,6 +28,10 @@ class DataFileError(AvcgError, OSError):
     """A dataset file that is missing, truncated or not the published one."""
 
 
+class ArtefactError(AvcgError, OSError):
+    """A stored explainer that is missing, changed, newer than this avcg, or made for another model."""
+
+
 class MissingExtraError(AvcgError, ImportError):
     """An optional dependency that a feature needs and that is not installed."""
 

@@ -34,13 +34,13 @@ from avcg.images import ImageSpace
 from avcg.models.blackbox import BlackBox
 from avcg.models.opened import Model, as_rows, class_positions
 from avcg.objective import target_log_probs
-from avcg.questions import REFUSED, Question, choose
+from avcg.questions import Question, choose
 from avcg.refine import Deadline, Refinement, prune
 from avcg.risk import lower_log_odds
 from avcg.schema import Schema
 from avcg.space import Space, TabularSpace
+from avcg.tries import CONFIDENCE, REFUSED, SLACK
 
-_CONFIDENCE = 0.95
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
 _REFINED_MARGIN, _SPREAD = 0.5, 2.0
 # Rows answered at a time, so that memory is bounded by this and not by the input.
@@ -158,6 +158,17 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         except RuntimeError:
             name = type(self).__name__
             raise SettingError(f"The 'device' of {name} must be one of PyTorch's. Got {self.device!r}.") from None
+
+    def decide(self, X: Any) -> NDArray[Any]:
+        """(N,) what the model in force decides about rows, by its own rule.
+
+        Args:
+            X: Rows in user units.
+        """
+        check_is_fitted(self)
+        rows = as_rows(X)
+        found = self.decider_.seeing(rows).probabilities(self.space_.encode(rows))
+        return self.classes_[self.decider_.decide(found).cpu().numpy()]
 
     def judged_by(self, judges: FiniteSet) -> Self:
         """The same method, its answers accepted by other models: those of the day in place of those it learnt from.
@@ -320,7 +331,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         valid = self.decider_.valid(self.decider_.probabilities(flat), wanted, question.min_prob)
         share = self.decider_.agreement(self.teachers_, flat, wanted).double()
         penalty = REFUSED * torch.where(valid, 2.0 - share, 3.0)
-        penalty = torch.where(valid & (share >= self.survival - 1e-6), 0.0, penalty)
+        penalty = torch.where(valid & (share >= self.survival - SLACK), 0.0, penalty)
         cost = question.space.distance(candidates, question.x).double()
         return cost + penalty.view_as(cost)
 
@@ -349,7 +360,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         robust = torch.ones_like(valid)
         if fresh is not None:
             line = self.decider_.line(wanted, torch.float64 if fresh.boxes else torch.float32)
-            sure = certify(fresh.seeing(answers), received, wanted, confidence=_CONFIDENCE, threshold=line)
+            sure = certify(fresh.seeing(answers), received, wanted, confidence=CONFIDENCE, threshold=line)
             robust = torch.from_numpy(sure.share >= self.survival - 1e-9)
         statuses = np.select(
             [already[place].numpy(), stuck[place].numpy(), ~valid.numpy(), ~robust.numpy()],
@@ -386,19 +397,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             hint = did_you_mean(strange[0], self.classes_.tolist())
             raise DataError(f"The target {strange[0]!r} is no class of the model, which knows {known}. {hint}".strip())
         return class_positions(wanted, self.classes_), False
-
-    def _need_gradients(self) -> None:
-        """Refuse teachers that can only be asked.
-
-        Raises:
-            SettingError: With what to do instead.
-        """
-        if not self.teachers_.differentiable:
-            raise SettingError(
-                f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
-                " which learns from students of them, or a method that only looks at rows:"
-                " avcg.baselines.nearest.RobustNeighbour."
-            )
 
     def _space(self, rows: Any) -> Space:
         space = self.hypotheses.space

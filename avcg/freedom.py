@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from avcg.encoding import Encoding, Flags, Floats, Positions
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
@@ -139,6 +140,24 @@ class Freedom:
         cap = None if self.max_changes is None else np.broadcast_to(self.max_changes, rows)
         return replace(self, low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, max_changes=cap)
 
+    def coded(self, encoding: Encoding) -> dict[str, NDArray[Any]]:
+        """What differs from request to request, as a decoder is told it: numbers in codes, limits between 0 and 1.
+
+        Returns:
+            (R, n) each ``low``, ``high``, ``no_fall``, ``no_rise``; (R, M) ``may_enter``; and (R,) ``cap``, 1 where a
+            single change is allowed and 0 where there is no limit.
+        """
+        limit = np.full(self.rows, np.inf) if self.max_changes is None else self.max_changes
+        cap = np.where(limit < len(encoding.schema), 1.0 / np.maximum(limit, 1), 0.0).astype(np.float32)
+        return {
+            "low": encoding.scaled(self.low),
+            "high": encoding.scaled(self.high),
+            "no_fall": self.no_fall,
+            "no_rise": self.no_rise,
+            "may_enter": self.may_enter,
+            "cap": cap,
+        }
+
     def take(self, rows: Positions) -> Freedom:
         """The arrays of some rows, where each has its own."""
         cap = None if self.max_changes is None else self.max_changes[rows]
@@ -174,9 +193,9 @@ def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, paddi
     """
     if not len(blocks):
         return here > 0.5
-    nothing = xp.zeros_like(here[:, :1])
-    own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding], -1)
-    allowed = moves[blocks + own].reshape(len(here), padding.shape[0] * padding.shape[1])[:, unpadding]
+    nothing, size = xp.zeros_like(here[:, :1]), padding.shape
+    own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding.reshape(-1)].reshape(here.shape[0], *size), -1)
+    allowed = moves[blocks + own].reshape(here.shape[0], size[0] * size[1])[:, unpadding]
     return (allowed & may_enter) | (here > 0.5)
 
 

@@ -171,7 +171,7 @@ class Generator(nn.Module):
             conditions = self._conditions(request)
             maps = z[(..., *[None] * (x.dim() - 2))].expand(*z.shape, *x.shape[2:])
             seen = torch.cat([conditions.expand(count, *conditions.shape), maps], dim=2).flatten(0, 1)
-        out = self.decoder(seen).unflatten(0, (count, len(x)))
+        out = self.decoder(seen).unflatten(0, (count, x.shape[0]))
         if not self.n_gates:
             return Proposal(out if self.kind != "residual" else self.anchor * x + out, None)
         change, gates = out.split([out.shape[-1] - self.n_gates, self.n_gates], dim=-1)

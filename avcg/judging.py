@@ -330,6 +330,26 @@ class _Known:
         self.classes_, self.predict_proba = box.classes_, box.predict_proba
 
 
+class InForce:
+    """The model that an explainer answers for, as one that is asked about rows.
+
+    Args:
+        explainer: Fitted, over tables.
+    """
+
+    def __init__(self, explainer: Explainer) -> None:
+        self._explainer = explainer
+        self.classes_ = explainer.classes_
+        space = explainer.space_
+        self.feature_names_in_ = np.array(space.schema.names if isinstance(space, TabularSpace) else (), object)
+
+    def predict_proba(self, rows: Any) -> Floats:
+        """(N, C)."""
+        explainer = self._explainer
+        found: Floats = explainer.decider_.seeing(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
+        return found
+
+
 def _member(box: BlackBox, columns: list[str]) -> Any:
     """What is judged by: the estimator itself where it can be had as a network on these columns."""
     same = list(getattr(box.model, "feature_names_in_", ())) == columns
@@ -352,6 +372,7 @@ def _opened(model: Any, told: Counterfactuals) -> Any:
         if not (hasattr(model, "predict_proba") and hasattr(model, "classes_")):
             raise SettingError(f"To be asked about images, a {type(model).__name__} needs predict_proba and classes_.")
     elif not isinstance(model, BlackBox):
+        model = InForce(model) if isinstance(model, Explainer) else model
         model = _box(model, _pandas(told.answers), np.unique(told.target))
     _places(np.asarray(model.classes_), told.target)
     return model

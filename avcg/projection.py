@@ -33,16 +33,26 @@ def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Code
         raise DataError(f"{int(np.isnan(x_cf).sum())} codes to project are NaN: the generator has diverged.")
     result = np.broadcast_to(x, x_cf.shape).copy()
     _project_numbers(encoding, freedom, x_cf, x, result)
-    entries = allowed_entries(encoding, freedom, x)
-    codes = np.where(entries, x_cf[..., encoding.slot_at], -np.inf)
-    for block, span in zip(encoding.blocks, encoding.slots, strict=True):
-        own = x[:, block].argmax(axis=1)
-        stay = np.take_along_axis(codes[..., span], np.broadcast_to(own, codes.shape[:-1])[..., None], -1)[..., 0]
-        best = np.where(stay >= codes[..., span].max(axis=-1), own, codes[..., span].argmax(axis=-1))
-        result[..., block] = np.eye(block.stop - block.start, dtype=np.float32)[best]
+    if len(encoding.blocks):
+        result[..., encoding.slot_at] = _project_choices(encoding, freedom, x_cf, x)
     for link in freedom.links:
         follow(encoding, link, result, x)
     return result if freedom.max_changes is None else _keep_dearest(encoding, freedom, result, x)
+
+
+def _project_choices(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Flags:
+    """(K, B, M) 1 at the category with the largest code of those that may be entered; at its own where none is larger.
+
+    All blocks at once: a maximum over each, spread out again over its slots.
+    """
+    starts, group, back = encoding.segments
+    own = x[:, encoding.slot_at] > 0.5
+    codes = np.where(allowed_entries(encoding, freedom, x), x_cf[..., encoding.slot_at], -np.inf)
+    largest = np.maximum.reduceat(codes, starts, axis=-1)
+    stays = np.maximum.reduceat(np.where(own, codes, -np.inf), starts, axis=-1) >= largest
+    first = np.where(codes == largest[..., group], back, 0)
+    chosen = first == np.maximum.reduceat(first, starts, axis=-1)[..., group]
+    return np.where(stays[..., group], own, chosen & (first > 0))
 
 
 def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, result: Codes) -> None:
@@ -79,11 +89,10 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     # A float32 code of a bound reads back as nearly the bound: 0 as 2e-09. It is the bound that was meant.
     for bound in (low, high):
         value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
-    for j, (step, decimals) in enumerate(zip(encoding.steps, encoding.decimals, strict=True)):
-        if step:
-            first, last = _multiples(low[:, j], high[:, j], step, decimals)
-            nearest = np.clip(np.rint(wanted[..., j] / step), first, last)
-            value[..., j] = np.where(first <= last, np.round(nearest * step, decimals), here[:, j])
+    for step, decimals, at in encoding.grids:
+        first, last = _multiples(low[:, at], high[:, at], step, decimals)
+        nearest = np.clip(np.rint(wanted[..., at] / step), first, last)
+        value[..., at] = np.where(first <= last, np.round(nearest * step, decimals), here[:, at])
     return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
 
 

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from avcg.space import Space
-
-REFUSED = 1e6  # no price reaches this
-_NEAR = 3.0  # what it costs an answer to be hardly different from another
+from avcg.tries import NEAR, SAME
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,5 +52,5 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
         found = candidates[best, everyone]
         chosen.append(found)
         apart = space.distance(candidates, found)
-        costs = costs + _NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, 1e9, 0.0)
+        costs = costs + NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, SAME, 0.0)
     return torch.stack(chosen)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,20 @@ class Ramps(nn.Module):
         self.register_buffer("start", torch.cat([*start, torch.zeros(0)]))
         self.register_buffer("width", torch.cat([*width, torch.zeros(0)]))
         self.n_outputs = x.shape[1] + len(self.at)
+
+    @classmethod
+    def empty(cls, n_inputs: int, n_steps: int) -> Self:
+        """With room for so many steps in all, which are to be filled in.
+
+        Args:
+            n_inputs: D.
+            n_steps: Of all numbers together.
+        """
+        made = cls(torch.zeros(1, n_inputs), [])
+        for name, value in (("at", torch.long), ("start", torch.float32), ("width", torch.float32)):
+            made.register_buffer(name, torch.ones(n_steps, dtype=value))
+        made.n_outputs = n_inputs + n_steps
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., D) to (..., n_outputs)."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avcg.encoding import Encoding
+from avcg.encoding import Encoding, Positions
 from avcg.freedom import Freedom, enterable, interval
 from avcg.links import Link, between_knots, leadable
 
@@ -25,10 +25,22 @@ _FAR = 3.0
 class _LinkTensors:
     link: Link
     columns: Tensor
+    place: Tensor  # (D,) where each code is found in all codes and, after them, the followers'
     table: Tensor
     known: Tensor
     knots: Tensor | None
     span: slice  # the leader's slots, where it is categorical
+
+
+def _place(width: int, columns: Positions) -> Positions:
+    place = np.arange(width)
+    place[columns] = width + np.arange(len(columns))
+    return place
+
+
+def _picked(codes: Tensor, table: Tensor) -> Tensor:
+    """(..., M) by a table (G, W) to (..., G, W)."""
+    return codes.index_select(-1, table.flatten()).unflatten(-1, tuple(table.shape))
 
 
 class _InwardClamp(torch.autograd.Function):
@@ -54,6 +66,8 @@ class _InwardClamp(torch.autograd.Function):
 
 def inward_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """The value, clamped to [low, high], with gradients that lead back in from outside."""
+    if not torch.is_grad_enabled():
+        return torch.minimum(torch.maximum(value, low), high)
     clamped: Tensor = _InwardClamp.apply(value, low, high)  # type: ignore[no-untyped-call]
     return clamped
 
@@ -65,6 +79,7 @@ class Relaxation:
     encoding: Encoding
     number_at: Tensor
     gap_at: Tensor
+    with_gaps: Tensor  # positions of the numbers that may be missing
     slot_at: Tensor
     low: Tensor
     high: Tensor
@@ -72,7 +87,7 @@ class Relaxation:
     no_rise: Tensor
     may_enter: Tensor
     moves: Tensor
-    max_changes: Tensor
+    cap: Tensor
     prices: Tensor
     change_prices: Tensor
     counted: Tensor  # (n,) 1 for numbers that are their own, 0 for followers of a link
@@ -96,6 +111,7 @@ class Relaxation:
             _LinkTensors(
                 link,
                 columns=tensor(link.columns),
+                place=tensor(_place(encoding.width, link.columns)),
                 table=tensor(link.table),
                 known=tensor(link.known),
                 knots=None if link.knots is None else tensor(link.knots),
@@ -106,21 +122,14 @@ class Relaxation:
         own = np.ones(encoding.width, np.float32)
         for link in freedom.links:
             own[link.columns] = 0.0
-        # One number a row says how tight the limit on changes is: 1 for a single change, 0 where there is no limit.
-        limit = np.full(freedom.rows, np.inf) if freedom.max_changes is None else freedom.max_changes
-        caps = np.where(limit < len(encoding.schema), 1.0 / np.maximum(limit, 1), 0.0)
         blocks, padding, unpadding = encoding.padded
         arrays = {
             "number_at": encoding.number_at,
             "gap_at": encoding.gap_at,
+            "with_gaps": np.flatnonzero(encoding.gap_at >= 0),
             "slot_at": encoding.slot_at,
-            "low": encoding.scaled(freedom.low),
-            "high": encoding.scaled(freedom.high),
-            "no_fall": freedom.no_fall,
-            "no_rise": freedom.no_rise,
-            "may_enter": freedom.may_enter,
+            **freedom.coded(encoding),
             "moves": freedom.moves,
-            "max_changes": caps,
             "prices": encoding.prices,
             "change_prices": encoding.change_prices,
             "counted": own[encoding.number_at],
@@ -136,21 +145,24 @@ class Relaxation:
         """See `TabularSpace.relax`."""
         here, missing, low, high = self._interval(x)
         frozen = self.no_fall & self.no_rise
-        numbers, filled = raw[..., self.number_at], raw[..., self.gap_at.clamp(min=0)]
+        numbers, parts = raw.index_select(-1, self.number_at), []
         if gates is not None:
+            moved = here + gates * (numbers - here)
             # A gap has no place to set out from: its gate says how far it is filled, and the number is as given.
-            numbers, filled = torch.where(missing, numbers, here + gates * (numbers - here)), 1.0 - gates
+            numbers = torch.where(missing, numbers, moved) if self._has_gaps else moved
         numbers = inward_clamp(numbers, low, high)
         numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
-        # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
-        gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing
-        numbers = numbers * (1.0 - gaps)
-
-        logits = torch.where(self._entries(x, low, high), raw[..., self.slot_at], -torch.inf)
-        padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)[..., self.padding]
-        shares = torch.softmax(padded, dim=-1).flatten(-2)[..., self.unpadding] if len(self.blocks) else logits
-
-        result = torch.cat([numbers, gaps[..., self.gap_at >= 0], shares], dim=-1)[..., self.order]
+        if self._has_gaps:
+            # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
+            filled = raw.index_select(-1, self.gap_at.clamp(min=0)) if gates is None else 1.0 - gates
+            gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing
+            numbers = numbers * (1.0 - gaps)
+            parts = [gaps.index_select(-1, self.with_gaps)]
+        logits = torch.where(self._entries(x, low, high), raw.index_select(-1, self.slot_at), -torch.inf)
+        padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)
+        shares = torch.softmax(_picked(padded, self.padding), dim=-1).flatten(-2) if len(self.blocks) else logits
+        shares = shares.index_select(-1, self.unpadding) if len(self.blocks) else logits
+        result = torch.cat([numbers, *parts, shares], dim=-1).index_select(-1, self.order)
         for link in self.links:
             result = self._follow(link, result, x)
         return result
@@ -160,7 +172,7 @@ class Relaxation:
         here, _, low, high = self._interval(x)
         fall, rise = ((side.clamp(0.0, _FAR) / _FAR) for side in (here - low, high - here))
         entries = self._entries(x, low, high).to(x.dtype)
-        return torch.cat([fall, rise, entries, self.max_changes.to(x.dtype).expand(len(x))[:, None]], dim=1)
+        return torch.cat([fall, rise, entries, self.cap.to(x.dtype).expand(x.shape[0])[:, None]], dim=1)
 
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.distance`."""
@@ -187,14 +199,20 @@ class Relaxation:
 
     def _interval(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """(B, n) the numbers, where there is none, and how low and how high each may go."""
-        here = x[:, self.number_at]
-        missing = (x[:, self.gap_at.clamp(min=0)] > 0.5) & (self.gap_at >= 0)
+        here = x.index_select(1, self.number_at)
+        missing = torch.zeros((), dtype=torch.bool, device=x.device)
+        if self._has_gaps:
+            missing = (x.index_select(1, self.gap_at.clamp(min=0)) > 0.5) & (self.gap_at >= 0)
         low, high = interval(torch, here, missing, self.low, self.high, self.no_fall, self.no_rise)
         return here, missing, low, high
 
+    @property
+    def _has_gaps(self) -> bool:
+        return len(self.with_gaps) > 0
+
     def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """(B, M) the categories each row may be in, links heeded."""
-        here = x[:, self.slot_at]
+        here = x.index_select(1, self.slot_at)
         entries: Tensor = enterable(torch, here, self.moves, self.may_enter, self.blocks, self.padding, self.unpadding)
         for link in self.links:
             if link.knots is None:
@@ -207,7 +225,7 @@ class Relaxation:
     def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
         """Put the followers where the leader's present share of each of its values puts them."""
         leader = self.encoding.slices[link.link.leader]
-        own = x[:, link.columns]
+        own = x.index_select(1, link.columns)
         if link.knots is None:
             share, here = result[..., leader], x[:, leader]
             # Staying keeps the factual's own followers, even where the training rows knew others.
@@ -216,4 +234,4 @@ class Relaxation:
             value = result[..., leader.start].contiguous()
             codes = between_knots(torch, link.knots, link.table, value)
             codes = torch.where((value == x[:, leader.start])[..., None], own, codes)
-        return result.index_copy(-1, link.columns, codes)
+        return torch.cat([result, codes], dim=-1).index_select(-1, link.place)

@@ -7,10 +7,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from avcg.answers import MEANING, Counterfactuals
+from avcg.answers import Counterfactuals
 from avcg.explainer import Explainer
 from avcg.hypotheses.distributions import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
+from avcg.options import MEANING
 from avcg.space import TabularSpace
 
 

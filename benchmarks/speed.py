@@ -4,6 +4,10 @@
     python benchmarks/speed.py hypotheses [--device cuda]
     python benchmarks/speed.py retraining
     python benchmarks/speed.py generate
+    python benchmarks/speed.py alone
+    python benchmarks/speed.py searches
+    python benchmarks/speed.py onnx [--artefact DIR]
+    python benchmarks/speed.py serve [--artefact DIR] [--seconds 60]
 
 Machines are noisy: every figure is a median of repeats, and the ratio is the one to quote.
 """
@@ -17,8 +21,10 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -317,31 +323,163 @@ def searches(repeats: int) -> None:
         )
 
 
+def _adult_artefact(folder: str | None) -> Path:
+    """An explainer of Adult with its graphs: the one given, or one fitted now as a user would."""
+    from avcg import AVCG, retrains
+
+    if folder is not None:
+        return Path(folder)
+    data = datasets.load("adult")
+    train, _, _ = data.split(seed=0)
+    model = Classifier(schema=data.schema).fit(train.X, train.y)
+    place = Path(tempfile.mkdtemp()) / "adult"
+    print("Fitting an explainer of Adult (about two minutes on an idle core)")
+    AVCG(retrains(model, train.X, train.y, n=20)).fit(train.X).save(place, graphs=True)
+    return place
+
+
+def _denied(folder: Path, count: int) -> list[dict[str, Any]]:
+    """Test rows of Adult below the line, as plain values."""
+    from avcg.scorer import Scorer
+
+    scorer, (_, _, test) = Scorer(folder), datasets.load("adult").split(seed=0)
+    rows = test.X.iloc[: 4 * count].astype(object).to_dict("records")
+    return [row for row, found in zip(rows, scorer.answer(rows), strict=True) if found.decision == "<=50K"][:count]
+
+
+def onnx(repeats: int, folder: str | None) -> None:
+    """The exported generator: one row on one thread, and 10,000 rows against the one it was exported from."""
+    import onnxruntime
+
+    from avcg import load
+    from avcg.generator import Request
+    from avcg.io.folder import read_file, read_manifest
+    from avcg.scorer import GENERATOR, Scorer
+
+    torch.set_num_threads(1)
+    place = _adult_artefact(folder)
+    explainer = load(place)
+    space, generator = explainer.space_, explainer.generator_
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    graph = read_file(place, read_manifest(place, "avcg.artefact", 1), GENERATOR)
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    x = space.encode(datasets.load("adult").X.iloc[:10_000])
+    requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
+    rng = torch.Generator().manual_seed(0)
+    noise, margin = torch.randn(len(x), generator.n_latent, generator=rng), 4 * torch.rand(len(x), generator=rng)
+    target = torch.ones(len(x), dtype=torch.long)
+
+    def eager(some: slice) -> torch.Tensor:
+        narrow = requests.take(torch.arange(len(x))[some])
+        request = Request(x[some], target[some], narrow.leeway(x[some]), margin[some])
+        with torch.no_grad():
+            proposal = generator(request, generator.posterior(request).sample(noise[None, some]))
+            return narrow.relax(proposal.raw, x[some], (proposal.gates > 0).float())[0]
+
+    given = {"x": x, "target": target, "margin": margin, "noise": noise}
+    feed = {name: value.numpy() for name, value in given.items()} | requests.freedom.coded(space.encoding)
+    one = {name: np.ascontiguousarray(value[:1]) for name, value in feed.items()}
+    (found,) = session.run(None, {name: np.ascontiguousarray(value) for name, value in feed.items()})
+    apart = np.abs(found - eager(slice(None)).numpy()).max(axis=1)
+    print(f"10,000 rows: {int((apart > 1e-5).sum())} differ by more than 1e-5; the most is {apart.max():.1e}")
+    exported = median_seconds(lambda: session.run(None, one), 100 * repeats)
+    torch_one = median_seconds(lambda: eager(slice(0, 1)), 20 * repeats)
+    print(f"one row, one thread: {1e6 * exported:.0f} µs exported, {1e6 * torch_one:.0f} µs in torch")
+    scorer, rows = Scorer(place), _denied(place, 200)
+    times = [median_seconds(lambda row=row: scorer.answer([row], ">50K"), 3) for row in rows]
+    print(f"a row as a dict to its answer with certificate: median {1e6 * statistics.median(times):.0f} µs")
+
+
+def serve(seconds: float, folder: str | None) -> None:
+    """One row by HTTP with certificate, four clients at once, against an empty endpoint of the same service."""
+    import asyncio
+    import json
+
+    place = _adult_artefact(folder)
+    bodies = [json.dumps({"rows": [row], "target": ">50K"}).encode() for row in _denied(place, 200)]
+    command = [sys.executable, "-m", "avcg", "serve", str(place), "--port", "0"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        port = int(server.stdout.readline().partition("127.0.0.1:")[2].partition("/")[0])
+        empty = [b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"]
+        head = (
+            "POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
+        )
+        full = [head.format(len(body)).encode() + body for body in bodies]
+        times: dict[str, list[float]] = {"empty": [], "explain": []}
+        # Turn by turn, so that whatever else the machine does hits both alike.
+        for turn in range(12):
+            for name, requests in (("empty", empty), ("explain", full)):
+                found = asyncio.run(_clients(port, requests, seconds / 12))
+                times[name] += found if turn or seconds < 12 else found[len(found) // 10 :]
+    finally:
+        server.terminate()
+        server.wait()
+    print(f"four clients, {seconds:g} s each, {len(times['explain']):,} answers, no errors")
+    points = {name: np.percentile(values, [50, 99]) * 1e3 for name, values in times.items()}
+    for name, (half, most) in points.items():
+        print(f"  {name:8} p50 {half:.2f} ms, p99 {most:.2f} ms, {len(times[name]) / seconds:.0f} a second")
+    ratio = points["explain"] / points["empty"]
+    print(f"  explain / empty: p50 {ratio[0]:.2f} (asked: at most 3), p99 {ratio[1]:.2f} (at most 4)")
+
+
+async def _clients(port: int, requests: list[bytes], seconds: float) -> list[float]:
+    """Latencies of four clients that ask as soon as they are answered.
+
+    Raises:
+        RuntimeError: If one answer is no 200.
+    """
+    import asyncio
+
+    until, times = time.perf_counter() + seconds, []
+
+    async def client(start: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        at = start
+        while time.perf_counter() < until:
+            began = time.perf_counter()
+            writer.write(requests[at % len(requests)])
+            head = await reader.readuntil(b"\r\n\r\n")
+            if b" 200 " not in head.split(b"\r\n", 1)[0]:
+                raise RuntimeError(f"The service answered {head.splitlines()[0]!r}.")
+            length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+            await reader.readexactly(length)
+            times.append(time.perf_counter() - began)
+            at += 4
+        writer.close()
+
+    await asyncio.gather(*(client(i) for i in range(4)))
+    return times
+
+
 def main() -> None:
     """Run what is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["space", "hypotheses", "retraining", "generate", "alone", "searches"])
+    runs: dict[str, Callable[[argparse.Namespace], None]] = {
+        "space": lambda o: space(o.rows, o.repeats),
+        "hypotheses": lambda o: hypotheses(o.device, o.repeats),
+        "retraining": lambda o: retraining(o.device, o.repeats),
+        "generate": lambda o: generate(o.repeats),
+        "alone": lambda o: alone(o.repeats),
+        "searches": lambda o: searches(o.repeats),
+        "onnx": lambda o: onnx(o.repeats, o.artefact),
+        "serve": lambda o: serve(o.seconds, o.artefact),
+    }
+    parser.add_argument("what", choices=list(runs))
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: its own choice")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of asking the service")
+    parser.add_argument("--artefact", default=None, help="an explainer of Adult saved with graphs; default: fit one")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)
     versions = f"Python {platform.python_version()}, numpy {np.__version__}, torch {torch.__version__}"
     print(f"{versions}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, load {os.getloadavg()[0]:.1f}")
-    if options.what == "space":
-        space(options.rows, options.repeats)
-    elif options.what == "hypotheses":
-        hypotheses(options.device, options.repeats)
-    elif options.what == "retraining":
-        retraining(options.device, options.repeats)
-    elif options.what == "generate":
-        generate(options.repeats)
-    elif options.what == "alone":
-        alone(options.repeats)
-    else:
-        searches(options.repeats)
+    runs[options.what](options)
 
 
 if __name__ == "__main__":

@@ -16,18 +16,24 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
-    "errors", "progress", "features", "schema", "wording", "encoding", "links", "freedom", "projection", "relaxation",
-    "frames", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
+    "errors", "progress", "outputs", "wishes", "options", "tries", "features", "schema", "wording", "encoding", "links", "freedom", "projection",
+    "relaxation", "io.folder", "io.tensors", "io.spaces", "scorer", "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
     "hypotheses.predictors", "models.networks", "models.opened", "models.affine", "models.from_sklearn",
     "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
     "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
     "hypotheses.given", "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates",
     "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recipe", "answers", "questions",
-    "explainer", "calibration", "diagnostics", "distillation", "amortized", "baselines.nearest", "baselines.vae",
-    "baselines.descent", "baselines.search", "judging", "auditing", "report.plots", "testing", "files", "datasets",
+    "explainer", "calibration", "diagnostics", "distillation", "answering", "amortized", "baselines.nearest",
+    "baselines.vae", "baselines.descent", "baselines.search", "io.networks", "io.boxes", "io.packing", "io.graphs",
+    "io.artefact", "judging", "grouping", "auditing", "report.plots", "testing", "files", "datasets",
     "toys", "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.models",
     "bench.protocol", "bench.methods",
-    "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.audit_page", "audit_command",
+    "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.page", "report.svg",
+    "report.audit_page", "report.pictures", "report.population", "report.listing", "report.trained", "report.answers_page",
+    "audit_command", "report_command", "row_pieces", "row_files", "answer_files", "explaining", "learning",
+    "fit_command", "explain_command",
+    "serve.engine", "serve.description", "serve.examples", "serve.metrics", "serve.messages", "serve.guard",
+    "serve.openapi", "serve.together", "serve.service", "serve_command",
     "cli", "__main__",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
@@ -36,6 +42,7 @@ LATE = {
     ("schema", "wording"),
     ("bench.protocol", "bench.methods"),
     ("auditing", "report.audit_page"),
+    ("amortized", "io.artefact"),
 }
 
 

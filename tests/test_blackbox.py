@@ -35,6 +35,7 @@ from avcg import (
     Schema,
     TabularSpace,
     amortized,
+    answering,
     distillation,
     given,
     retrains,
@@ -80,10 +81,12 @@ def _short_lessons():
             short = Training(epochs=epochs, batch_size=128, learning_rate=rate, patience=None, schedule="one_cycle")
             patch.setattr(distillation, name, short)
         patch.setattr(distillation, "_FEWEST_CROSSED", 500)
-        small = {"_ROUNDS": 2, "_ATTEMPTS": 300, "_MARGINS": 3, "_HELD_LEAST": 30, "_WATCHED": 50, "_ROWS_TRIED": 8}
-        levels = {"_HARDER": (0.0, 1.5), "_REFINED_ROWS": 9, "_REFINED_LEVELS": (-1.0, 0.0, 1.0, 2.0)}
+        small = {"_ROUNDS": 2, "_ATTEMPTS": 300, "_MARGINS": 3, "_HELD_LEAST": 30, "_WATCHED": 50}
+        levels = {"_REFINED_ROWS": 9, "_REFINED_LEVELS": (-1.0, 0.0, 1.0, 2.0)}
         for name, value in {**small, **levels}.items():
             patch.setattr(amortized, name, value)
+        patch.setattr(answering, "ROWS_TRIED", 8)
+        patch.setattr(answering, "HARDER", (0.0, 1.5))
         yield
 
 

@@ -12,7 +12,7 @@ import torch
 
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
-from avcg.answers import MEANING
+from avcg.options import MEANING
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.decisions import Decider

@@ -96,7 +96,12 @@ class GradientSearch(Explainer):
         return self.descent or self.usual
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
-        self._need_gradients()
+        if not self.teachers_.differentiable:
+            raise SettingError(
+                f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
+                " which learns from students of them, or a method that only looks at rows:"
+                " avcg.baselines.nearest.RobustNeighbour."
+            )
 
     def _candidates(self, question: Question) -> Tensor:
         found = self._search(question, start_of(question))

@@ -29,8 +29,8 @@ class BlackBox:
     """A model known by its answers alone.
 
     Args:
-        model: An estimator with ``predict_proba``; the path of an ONNX file; or a function from a frame to the
-            probabilities of all classes (N, C), or of the second of two (N,).
+        model: An estimator with ``predict_proba``; the path of an ONNX file, or its content; or a function from a
+            frame to the probabilities of all classes (N, C), or of the second of two (N,).
         X: Rows it was trained on, or rows like them: their columns and dtypes are what it will be asked with.
         classes: The labels in the order of the probabilities, or in any where the model names them itself; None: its
             own, else 0, 1, ...
@@ -106,6 +106,16 @@ class BlackBox:
         other = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
         return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in other.items()})
 
+    @property
+    def reads_arrays(self) -> bool:
+        """Whether the model is asked with arrays instead of frames, as it was trained."""
+        return isinstance(self._ask, partial) and self._ask.func is _of_array
+
+    @property
+    def own_classes(self) -> NDArray[Any]:
+        """The labels of which the model itself speaks, in its own order."""
+        return self.classes_[self._own]
+
     def reads_like(self, other: BlackBox) -> bool:
         """Whether both read the same columns in the same order and of the same dtypes."""
         mine, theirs = self.dtypes, other.dtypes
@@ -115,7 +125,7 @@ class BlackBox:
         """The same model over another space, its probabilities in another order of classes."""
         other = copy.copy(self)
         other.space_, other.n_asked = space, 0
-        other.classes_, other._own = classes, _places(self.classes_[self._own], classes, self.name)
+        other.classes_, other._own = classes, _places(self.own_classes, classes, self.name)
         return other
 
     def ask(self, frame: pd.DataFrame) -> NDArray[np.float64]:
@@ -202,7 +212,12 @@ def _cast(column: pd.Series[Any], dtype: Any, name: str) -> pd.Series[Any]:
 def _opened(model: Any, rows: pd.DataFrame, *, as_array: bool) -> tuple[str, Ask, NDArray[Any] | None]:
     """A name for people, how to ask, and the labels it brings."""
     if isinstance(model, (str, Path)):
-        return f"The model {Path(model).name}", _onnx(Path(model), rows), None
+        path = Path(model)
+        if not path.is_file():
+            raise DataError(f"There is no file {path}.")
+        return f"The model {path.name}", _onnx(path.read_bytes(), path.name, rows), None
+    if isinstance(model, bytes):
+        return "The ONNX model", _onnx(model, "The content", rows), None
     kind = type(model).__name__
     if hasattr(model, "predict_proba"):
         if not hasattr(model, "classes_"):
@@ -271,25 +286,23 @@ def _refuse_no_probabilities(found: NDArray[np.float64], name: str) -> None:
         )
 
 
-def _onnx(path: Path, rows: pd.DataFrame) -> Ask:
+def _onnx(content: bytes, name: str, rows: pd.DataFrame) -> Ask:
     """How to ask an ONNX model: one input for each column, or one table of numbers."""
     try:
         import onnxruntime
     except ImportError:
         raise MissingExtraError("onnxruntime", "onnx", "Asking an ONNX model") from None
-    if not path.is_file():
-        raise DataError(f"There is no file {path}.")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what goes wrong is raised; nothing is printed
     try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has no common base class for what it raises
-        raise DataError(f"{path.name} is no ONNX model that can be run: {error}") from error
+        raise DataError(f"{name} is no ONNX model that can be run: {error}") from error
     inputs, columns = session.get_inputs(), list(rows.columns)
     unknown = [one.name for one in inputs if one.name not in columns]
     if len(inputs) > 1 and unknown:
-        raise DataError(f"{path.name} reads {unknown[0]!r}, which is no column. There are {enumerate_some(columns)}.")
-    output = _probability_output(session, path.name)
+        raise DataError(f"{name} reads {unknown[0]!r}, which is no column. There are {enumerate_some(columns)}.")
+    output = _probability_output(session, name)
 
     def ask(frame: pd.DataFrame) -> Any:
         if len(inputs) == 1 and unknown:

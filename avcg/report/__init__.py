@@ -1,1 +1,1 @@
-"""Pictures of answers."""
+"""Pictures of answers, and pages about them."""

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from avcg.answers import Option
+from avcg.options import Option
+from avcg.report.page import fill, percent, precise, short
+from avcg.report.svg import Part, share_bar, stacked_bar
 
 if TYPE_CHECKING:
     from avcg.auditing import Audit
 
 _MOST_LOST = 200
-_WIDTH = 240.0  # of a bar, in its own units
 
 
 def page(audit: Audit, by: str | None = None) -> str:
@@ -24,33 +25,29 @@ def page(audit: Audit, by: str | None = None) -> str:
         audit: What to show.
         by: A column of the factuals to group by.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("avcg.report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     total = audit.summary().to_dict()
     lost = np.flatnonzero(audit.frame["verdict"] == "lost")
-    text: str = made.get_template("audit.html.j2").render(
-        total=total,
-        share=_percent(total["share"]),
-        interval=f"{100 * total['low']:.0f} to {100 * total['high']:.0f}",
-        confidence=_percent(audit.confidence),
-        survival=_percent(audit.answers.survival),
-        threshold=audit.threshold,
-        models=audit.models,
-        named=[name for name in audit.models if not name.isdigit()],
-        asked=audit.replacements is not None,
-        tables=_tables(audit, by),
-        lost=_lost(audit, lost[:_MOST_LOST]),
-        more=max(0, len(lost) - _MOST_LOST),
-        untold=len(audit.frame) - total["told"],
+    parts = (
+        Part("holds", total["holds"], f"{total['holds']} hold"),
+        Part("lost", total["lost"], f"{total['lost']} lost"),
     )
-    return text
+    context = {
+        "total": total,
+        "share": percent(total["share"]),
+        "interval": f"{100 * total['low']:.0f} to {100 * total['high']:.0f}",
+        "confidence": precise(audit.confidence),
+        "survival": precise(audit.answers.survival),
+        "threshold": audit.threshold,
+        "models": audit.models,
+        "named": [name for name in audit.models if not name.isdigit()],
+        "asked": audit.replacements is not None,
+        "bar": stacked_bar(parts, f"{total['holds']} hold, {total['lost']} are lost"),
+        "tables": _tables(audit, by),
+        "lost": _lost(audit, lost[:_MOST_LOST]),
+        "more": max(0, len(lost) - _MOST_LOST),
+        "untold": len(audit.frame) - total["told"],
+    }
+    return fill("audit.html.j2", context)
 
 
 def _tables(audit: Audit, by: str | None) -> list[dict[str, Any]]:
@@ -66,17 +63,17 @@ def _tables(audit: Audit, by: str | None) -> list[dict[str, Any]]:
 
 
 def _line(label: Any, line: pd.Series[Any]) -> dict[str, Any]:
+    share, low, high = (percent(line[name]) for name in ("share", "low", "high"))
+    says = f"{share}, from {low} to {high}"
     return {
-        "label": label,
+        "label": short(label),
         "told": int(line["told"]),
         "holds": int(line["holds"]),
         "lost": int(line["lost"]),
-        "share": _percent(line["share"]),
-        "low": _percent(line["low"]),
-        "high": _percent(line["high"]),
-        "bar": round(_WIDTH * line["share"], 2),
-        "from": round(_WIDTH * line["low"], 2),
-        "to": round(_WIDTH * line["high"], 2),
+        "share": share,
+        "low": low,
+        "high": high,
+        "bar": share_bar(line["share"], line["low"], line["high"], says, rest="lost"),
     }
 
 
@@ -91,7 +88,7 @@ def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
         names = dict.fromkeys([*told[place].changes, *(new.changes if new else ())])
         found.append(
             {
-                "label": audit.frame.index[place],
+                "label": short(audit.frame.index[place]),
                 "target": line["target"],
                 "then": f"{line['probability_then']:.2f}",
                 "now": f"{line['probability_now']:.2f}",
@@ -111,20 +108,10 @@ def _cell(name: str, told: Mapping[str, tuple[Any, Any]], new: Option | None) ->
     now = None if new is None else new.changes[name][1] if name in new.changes else before
     return {
         "name": name,
-        "before": _short(before),
-        "told": _short(then),
+        "before": short(before),
+        "told": short(then),
         "moved": name in told,
-        "now": _short(now),
+        "now": short(now),
         "same": now == then,
         "new": now not in (then, before),
     }
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _percent(share: float) -> str:
-    return "none" if share != share else f"{100 * share:.0f} %"

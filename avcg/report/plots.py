@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.answers import Counterfactuals, Option, Row
+from avcg.answers import Counterfactuals
 from avcg.encoding import is_gap
 from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
+from avcg.options import Option, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

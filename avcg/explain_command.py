@@ -1,0 +1,138 @@
+"""``avcg explain``: a stored explainer answers the rows of a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avcg.errors import SettingError
+from avcg.options import MEANING
+from avcg.outputs import check_output
+from avcg.progress import console, progress
+from avcg.wishes import listed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from avcg.answer_files import Answered
+    from avcg.explaining import Answerer
+
+explain_app = typer.Typer()
+
+_KINDS = (".csv", ".parquet", ".json")
+_SHOWN = 10
+
+Target = Annotated[str | None, typer.Option(help="The outcome wanted (default: the --positive of avcg fit).")]
+Vary = Annotated[str | None, typer.Option(help="Columns that may change, e.g. income,months; others stay.")]
+Ranges = Annotated[
+    list[str] | None,
+    typer.Option("--range", help="Where a column may go: income:30:60, housing:own|rent; may be repeated."),
+]
+Out = Annotated[
+    str | None,
+    typer.Option(
+        help="Where to write: .csv or .parquet (any size), or .json for avcg audit and avcg report (put together in"
+        " memory: at most 200,000 rows). A column that is there already, say 'status', makes ours 'avcg_status'."
+    ),
+]
+Chunk = Annotated[int, typer.Option(help="Rows held in memory at a time, rounded up to thousands.", min=1)]
+
+
+@explain_app.command("explain")
+def explain(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that avcg fit, or AVCG.save, wrote.")],
+    rows: Annotated[str, typer.Argument(metavar="ROWS", help="A .csv or .parquet file, or - for CSV on stdin.")],
+    target: Target = None,
+    n: Annotated[int, typer.Option("-n", help="Answers for each row.", min=1)] = 1,
+    vary: Vary = None,
+    ranges: Ranges = None,
+    min_prob: Annotated[float | None, typer.Option(help="Probability of the target that an answer must have.")] = None,
+    max_changes: Annotated[int | None, typer.Option(help="Columns that may change at once.", min=1)] = None,
+    refine: Annotated[bool, typer.Option("--refine", help="Spend more time to come closer.")] = False,
+    only_denied: Annotated[
+        bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or list them.")
+    ] = True,
+    chunk: Chunk = 10_000,
+    out: Out = None,
+    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each answer, for machines.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Of the latents that are tried (default: as trained).", min=0, max=2**32 - 1)
+    ] = None,
+) -> None:
+    """Tell for every row of a file what to change, and how sure that is."""
+    place = None if out is None else check_output(out, _KINDS)  # before what is slow
+    if min_prob is not None and not 0 < min_prob < 1:
+        raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
+
+    from avcg.explaining import Answerer, Wish
+
+    wish = Wish(
+        target, n, listed(vary), tuple(ranges or ()), min_prob, max_changes, refine, only_denied=only_denied, seed=seed
+    )
+    answerer = Answerer(directory, wish)
+    name, shown = _answer_all(answerer, rows, place, chunk, as_json=as_json)
+    if not as_json:
+        _say(console(), answerer, name, shown, place)
+
+
+def _answer_all(
+    answerer: Answerer, rows: str, place: Path | None, chunk: int, *, as_json: bool
+) -> tuple[str, list[dict[str, object]]]:
+    """Answer and write; the name of what was read, and the first answers."""
+    from avcg.answer_files import records
+    from avcg.explaining import TOGETHER, open_rows_and_file
+
+    size, shown = -(-chunk // TOGETHER) * TOGETHER, list[dict[str, object]]()
+    with open_rows_and_file(rows, place, answerer) as (source, writer), progress("Answering", source.total or 1) as bar:
+        for piece in source.pieces(size):
+            blocks = answerer.answer(piece)
+            if writer is not None:
+                writer.add(blocks)
+            for block in blocks:
+                if as_json:
+                    for line in records(block):
+                        typer.echo(line)
+                elif len(shown) < _SHOWN:
+                    shown += _first(block, _SHOWN - len(shown))
+            bar(source.done, f"{answerer.totals.rows:,} rows")
+    return source.name, shown
+
+
+def _first(block: Answered, count: int) -> list[dict[str, object]]:
+    own = block.own()
+    return [{name: values[i] for name, values in own.items()} for i in range(min(count, len(block.each)))]
+
+
+def _say(screen: Console, answerer: Answerer, name: str, shown: list[dict[str, object]], place: Path | None) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    totals = answerer.totals
+    already = f", {totals.left_out:,} of which have {answerer.target!r} already" if totals.left_out else ""
+    screen.print(f"{totals.rows:,} rows of {name}{already}", markup=False)
+    if place is None and shown:
+        table = Table(box=box.SIMPLE_HEAD, title=f"The first {len(shown)} answers", title_justify="left")
+        for head in ("row", "status", "what to change", "probability", "models that agree"):
+            table.add_column(head, justify="right" if head == "row" else "left")
+        for line in shown:
+            sure = "" if line["agreeing"] is None else f"{line['agreeing']} of {line['n_models']}"
+            if sure:
+                sure += f": at least {line['lower_bound']:.2f} of all"
+            chance = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
+            table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), chance, sure)
+        screen.print(table)
+    table = Table(box=box.SIMPLE_HEAD, title="All answers", title_justify="left")
+    table.add_column("status")
+    table.add_column("answers", justify="right")
+    table.add_column("meaning")
+    for status, meaning in MEANING.items():
+        if totals.statuses[status]:
+            table.add_row(status, f"{totals.statuses[status]:,}", meaning)
+    if totals.statuses:
+        screen.print(table)
+    if place is not None:
+        screen.print(f"Written to {place}", markup=False)

@@ -1,0 +1,229 @@
+"""A generator, and the models that judge it, as ONNX graphs that need no torch."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from avcg.certificates import clopper_pearson
+from avcg.errors import ArtefactError, MissingExtraError, SettingError
+from avcg.generator import Generator, Request
+from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
+from avcg.io.spaces import pack_encoding
+from avcg.io.tensors import write_tensors
+from avcg.relaxation import Relaxation
+from avcg.scorer import GENERATOR, JUDGES, TABLES
+from avcg.space import TabularSpace
+from avcg.tries import CONFIDENCE, LATENTS_EACH
+
+if TYPE_CHECKING:
+    from avcg.answering import Amortized
+
+_OPSET = 20
+_MOST_ANSWERS = 10  # for a row, that a scorer has noise for
+_CLOSE = 1e-4  # the most that a graph may differ from what it was made from, on rows of the bank
+
+
+class Answering(nn.Module):
+    """From encoded rows, targets, margins, noise and freedom to what the decoder proposes within its limits.
+
+    Args:
+        generator: The two networks, on the CPU.
+        space: Of tables.
+    """
+
+    def __init__(self, generator: Generator, space: TabularSpace) -> None:
+        super().__init__()
+        self.generator = generator
+        self._relaxation = Relaxation.of(space.encoding, space.freedom, torch.device("cpu"), torch.float32)
+
+    def forward(
+        self,
+        x: Tensor,
+        target: Tensor,
+        margin: Tensor,
+        noise: Tensor,
+        low: Tensor,
+        high: Tensor,
+        no_fall: Tensor,
+        no_rise: Tensor,
+        may_enter: Tensor,
+        cap: Tensor,
+    ) -> Tensor:
+        """(B, D), (B,), (B,), (B, L), four of (B, n), (B, M) and (B,) to (B, D)."""
+        limits = replace(
+            self._relaxation,
+            low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, cap=cap,
+        )  # fmt: skip
+        leeway = margin[:, None] if self.generator.kind == "latent" else limits.leeway(x)
+        request = Request(x, target, leeway, margin)
+        proposal = self.generator(request, self.generator.posterior(request).sample(noise[None]))
+        gates = None if proposal.gates is None else (proposal.gates > 0).to(x.dtype)
+        return limits.relax(proposal.raw, x, gates)[0]
+
+
+class Judging(nn.Module):
+    """From codes to the probabilities of every hypothesis, (N, D) to (S, N, C).
+
+    Args:
+        predictors: Networks alone.
+    """
+
+    def __init__(self, predictors: Predictors) -> None:
+        super().__init__()
+        self._predictors = predictors
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, D) to (S, N, C)."""
+        return _all_at_once(self._predictors, x).exp()
+
+
+def _all_at_once(predictors: Predictors, x: Tensor) -> Tensor:
+    """Log-probabilities without chunks of rows, which a graph of any number of rows cannot have."""
+    if isinstance(predictors, Joined):
+        together = torch.cat([_all_at_once(group, x) for group in predictors.groups])
+        return together if predictors._order is None else together[predictors._order]
+    assert isinstance(predictors, Stacked)
+    assert predictors._plan is not None
+    return torch.log_softmax(predictors._plan.run(x, predictors.overrides, len(predictors)), dim=-1)
+
+
+def are_networks(predictors: Predictors | None) -> bool:
+    """Whether hypotheses are stacks of layers, of which there can be a graph."""
+    if isinstance(predictors, Remote):
+        return are_networks(predictors.inner)
+    if isinstance(predictors, Joined):
+        return all(are_networks(group) for group in predictors.groups)
+    return predictors is None or (isinstance(predictors, Stacked) and predictors._plan is not None)
+
+
+def generator_graph(explainer: Amortized) -> bytes:
+    """The graph of a fitted explainer's generator, compared with it.
+
+    Raises:
+        SettingError: If it is of images.
+    """
+    space = explainer.space_
+    if not isinstance(space, TabularSpace):
+        raise SettingError("Generators of tables can be exported. This one is of images.")
+    module = Answering(explainer.generator_.cpu(), space).eval()
+    x = torch.cat([rows[:64] for rows in explainer.bank_.rows])
+    target = torch.arange(len(x)) % len(explainer.classes_)
+    rng = torch.Generator().manual_seed(0)
+    noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
+    requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
+    given = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
+    coded = requests.freedom.coded(space.encoding)
+    given |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
+    return _export(module, given, "answer")
+
+
+def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """What `avcg.scorer.Scorer` answers from: plain values, and files.
+
+    Raises:
+        SettingError: If there can be no graph of the models.
+    """
+    fresh, teachers, space = explainer.roles_.fresh, explainer.teachers_, explainer.space_
+    if not (are_networks(teachers) and are_networks(fresh)) or not isinstance(space, TabularSpace):
+        raise SettingError("Graphs are for tables and models that are networks of linear layers. Save without graphs.")
+    generator = generator_graph(explainer)
+    everyone = [_at_home(one) for one in (teachers, fresh) if one is not None]
+    n_fresh, in_force = 0 if fresh is None else len(fresh), explainer.roles_.in_force
+    _, arrays = pack_encoding(space.encoding, space.freedom.links)
+    arrays |= {f"bank.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.bank_.rows)}
+    arrays |= {
+        f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * _MOST_ANSWERS + 1)
+    }
+    arrays["in_force.weights"], arrays["teachers.weights"] = in_force.weights.numpy(), teachers.weights.numpy()
+    bounds = clopper_pearson(np.arange(n_fresh + 1), n_fresh, CONFIDENCE) if n_fresh else np.zeros(1)
+    files = {
+        GENERATOR: generator,
+        JUDGES: judge_graph(Joined(everyone), torch.cat([rows[:64] for rows in explainer.bank_.rows])),
+        TABLES: write_tensors({**arrays, "lower_bounds": bounds}),
+    }
+    said = {"n_in_force": len(in_force), "n_teachers": len(teachers), "n_fresh": n_fresh}
+    return {**said, "single_pass": explainer.recipe_.single_pass}, files
+
+
+def _at_home(predictors: Predictors) -> Predictors:
+    return predictors.inner.to("cpu") if isinstance(predictors, Remote) else predictors
+
+
+def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
+    """The graph of hypotheses that are networks, compared with them.
+
+    Args:
+        predictors: θ_1..θ_S.
+        x: (N, D) rows to compare on.
+    """
+    return _export(Judging(predictors).eval(), {"x": x}, "said")
+
+
+@torch.no_grad()
+def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> bytes:
+    """A graph with any number of rows.
+
+    Raises:
+        ArtefactError: If it says something else than the module.
+    """
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  what torch exports with
+    except ImportError as error:
+        raise MissingExtraError(str(error.name), "onnx", "Exporting to ONNX") from None
+    rows = torch.export.Dim("rows", min=1)
+    with _quiet():
+        program = torch.onnx.export(
+            module,
+            tuple(given.values()),
+            dynamo=True,
+            verbose=False,
+            opset_version=_OPSET,
+            input_names=list(given),
+            output_names=[output],
+            dynamic_shapes=tuple({0: rows} for _ in given),
+            custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
+        )
+    assert program is not None
+    content: bytes = program.model_proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    for count in (len(given["x"]), 1):
+        some = {name: value[:count] for name, value in given.items()}
+        (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
+        apart = float(np.abs(found - module(*some.values()).numpy()).max())
+        if not apart <= _CLOSE:
+            raise ArtefactError(f"The exported graph differs from what it was made from by {apart:.2g}. Report this.")
+    return content
+
+
+def _searchsorted(knots: Any, values: Any) -> Any:
+    """How many knots lie below each value, in ONNX's own words; the exporter knows none for it."""
+    from onnxscript import opset20
+
+    op: Any = opset20
+    last = op.Constant(value_ints=[-1])
+    below = op.Cast(op.Less(knots, op.Unsqueeze(values, last)), to=7)  # 7: int64
+    return op.ReduceSum(below, last, keepdims=0)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What an exporter says of itself is of no use to anyone, and some of it are warnings about its own code."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)

@@ -1,0 +1,415 @@
+"""Answers as one HTML page that needs nothing else: who changes what, how sure, at what cost, and who is left out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from avcg.answers import Counterfactuals
+from avcg.auditing import read_answers
+from avcg.certificates import Certificate
+from avcg.errors import SettingError
+from avcg.explainer import Explainer
+from avcg.options import MEANING
+from avcg.report.listing import SYMBOLS, listed, spoken
+from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
+from avcg.report.population import (
+    Column,
+    Group,
+    NumberMoves,
+    Opinions,
+    Share,
+    by_column,
+    by_group,
+    check_columns,
+    combinations,
+    number_columns,
+    opinions,
+    take,
+    told,
+)
+from avcg.report.svg import (
+    Part,
+    Quartiles,
+    Words,
+    columns,
+    mirrored,
+    quartile_bar,
+    share_bar,
+    shift,
+    stacked_bar,
+    ticks,
+)
+from avcg.report.trained import collapse_of, frontier_of, students_of
+from avcg.tries import CONFIDENCE
+
+TITLE = "What would have to change"
+_FEWEST_SPREAD = 4  # of whom a middle half is more than the median
+_MOST_COLUMNS, _MOST_GROUPS, _MOST_SETS, _MOST_COUNTS, _MOST_TARGETS = 40, 30, 5, 12, 6
+_HEADINGS = {
+    "columns": "Which columns carry it",
+    "costs": "What it costs",
+    "groups": "Cost by group",
+    "without": "Who has none",
+    "sure": "How sure, and on what assumption",
+    "opinions": "What the models say, before and after",
+    "frontier": "Distance against survival",
+    "collapse": "Does the generator listen to the rows?",
+    "students": "How well the students stand in",
+    "people": "Who changes what",
+}
+# A section, or why it is left out.
+Section = dict[str, Any] | str
+
+
+def render(
+    answers: Counterfactuals, explainer: Explainer | None = None, *, by: str | None = None, title: str = TITLE
+) -> str:
+    """The page.
+
+    Everyone counts once, by the first answer. What needs the explainer is left out without it, and the page says so.
+
+    Args:
+        answers: For tables or images.
+        explainer: The fitted method that gave them; None: only what the answers say themselves.
+        by: A column of the rows to group by, numbers in quarters.
+        title: Of the page.
+
+    Raises:
+        DataError: If answers are damaged, or do not fit the explainer, or there is no such column.
+        SettingError: If the explainer is none.
+
+    >>> from avcg import BlackBox, PointMass, toys
+    >>> from avcg.baselines.nearest import NearestUnlike
+    >>> loans = toys.loans(n=200)
+    >>> rule = BlackBox(lambda rows: (rows["income"] > 50) * 1.0, loans.X)
+    >>> recourse = NearestUnlike(PointMass(rule)).fit(loans.X)
+    >>> page = render(recourse.generate(loans.X, target=1), recourse, by="housing")
+    >>> "Which columns carry it" in page and "http" not in page
+    True
+    """
+    found = read_answers(answers)
+    check_columns(found)
+    if explainer is not None:
+        if not isinstance(explainer, Explainer):
+            raise SettingError(
+                f"The 'explainer' of render must be a fitted method such as AVCG. Got a {type(explainer).__name__}."
+            )
+        check_is_fitted(explainer)
+    confidence = CONFIDENCE if found.certificate is None else found.certificate.confidence
+    first = take(found, np.arange(len(found)), 1)
+    everyone = by_group(first, None, confidence)[0]
+    noun = "people" if found.changed is not None else "pictures"
+    sections = _sections(found, first, everyone, explainer, by, confidence)
+    context = {
+        "title": title,
+        "headings": _HEADINGS if by is None else _HEADINGS | {"groups": f"Cost by {short(by)}"},
+        "shown": [name for name, section in sections.items() if not isinstance(section, str)],
+        "left_out": [(_HEADINGS[name], section) for name, section in sections.items() if isinstance(section, str)],
+        **{name: None if isinstance(section, str) else section for name, section in sections.items()},
+        "noun": noun,
+        "who": "who" if noun == "people" else "that",
+        "by": by,
+        "n": found.n,
+        "confidence": precise(confidence),
+        "overview": _overview(found, first, everyone, confidence),
+    }
+    return fill("answers.html.j2", context)
+
+
+def _sections(
+    found: Counterfactuals,
+    first: Counterfactuals,
+    everyone: Group,
+    explainer: Explainer | None,
+    by: str | None,
+    confidence: float,
+) -> dict[str, Section]:
+    """By name, in the order of the page."""
+    groups = [] if by is None else by_group(first, by, confidence)
+    numbers, sure = number_columns(found, explainer), first.certificate
+    noun = "people" if found.changed is not None else "pictures"
+    return {
+        "columns": _columns(first, numbers, confidence),
+        "costs": _costs(first, noun),
+        "groups": "No column to group by was given." if by is None else _groups(groups, by),
+        "without": _without(found, everyone, groups),
+        "sure": "No models were set aside to ask." if sure is None else _sure(first, sure, noun),
+        "opinions": _opinions(first, explainer, noun),
+        "frontier": frontier_of(explainer),
+        "collapse": collapse_of(explainer),
+        "students": students_of(explainer),
+        "people": listed(found, explainer, numbers),
+    }
+
+
+def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:
+    """What a reader takes away who reads no further."""
+    lacking, counts = everyone.coverage.n, everyone.statuses
+    targets = Counter(short(label) for label in found.target.tolist()).most_common()
+    present = [(status, counts[status]) for status in SYMBOLS if counts[status]]
+    parts = [Part(status, count, f"{SYMBOLS[status]} {count}") for status, count in present]
+    legend = [{"symbol": SYMBOLS[s], "kind": s, "name": spoken(s), "count": c, "means": MEANING[s]} for s, c in present]
+    tiles = []
+    if lacking:
+        good = Share.of(counts["ok"], lacking, confidence)
+        tiles.append((percent(good.share), "have an answer that is ok", f"{good.count} of {good.n}, {_interval(good)}"))
+    if everyone.distance is not None:
+        if first.changed is not None:
+            moved = first.changed[told(first)].sum(axis=1)
+            spread = [f"{value:g}" for value in np.quantile(moved, [0.25, 0.5, 0.75])]
+            tiles.append((spread[1], "columns to change", f"median; middle half {spread[0]} to {spread[2]}"))
+        spread = [figure(value) for value in vars(everyone.distance).values()]
+        tiles.append((spread[1], "distance", f"median; middle half {spread[0]} to {spread[2]}"))
+    if found.certificate is not None and everyone.agreement == everyone.agreement:
+        models = f"mean share of {found.certificate.n} that were set aside"
+        tiles.append((percent(everyone.agreement, 1), "of the models agree", models))
+    return {
+        "rows": len(found),
+        "lacking": lacking,
+        "already": counts["already_target"],
+        "ok": counts["ok"],
+        "promised": None if found.certificate is None else precise(found.survival),
+        "targets": [{"label": label, "count": count} for label, count in targets[:_MOST_TARGETS]],
+        "more_targets": max(0, len(targets) - _MOST_TARGETS),
+        "bar": stacked_bar(parts, ", ".join(f"{count} {spoken(status)}" for status, count in present)),
+        "legend": legend,
+        "tiles": [{"value": value, "name": name, "note": note} for value, name, note in tiles],
+    }
+
+
+def _columns(first: Counterfactuals, numbers: frozenset[str], confidence: float) -> Section:
+    if first.changed is None:
+        return "Pictures have no columns."
+    if not told(first).any():
+        return "No decision flips, so that no column carries anything."
+    everything = by_column(first, numbers, confidence)
+    used = [column for column in everything if column.changed.count]
+    rest = [column.name for column in everything if not column.changed.count]
+    sets = [one for one in combinations(first, _MOST_SETS) if one[1] > 1]
+    return {
+        "n": int(told(first).sum()),
+        "lines": [_column(column) for column in used[:_MOST_COLUMNS]],
+        "more": max(0, len(used) - _MOST_COLUMNS),
+        "top": short(used[0].name) if used else None,
+        "top_share": percent(used[0].changed.share) if used else "",
+        "untouched": [short(name) for name in rest[:_MOST_COLUMNS]],
+        "more_untouched": max(0, len(rest) - _MOST_COLUMNS),
+        "sets": [{"names": [short(name) for name in names], "count": count} for names, count in sets],
+    }
+
+
+def _column(column: Column) -> dict[str, Any]:
+    number = column.number
+    return {
+        "name": short(column.name),
+        "share": _shared(column.changed),
+        "typical": None if number is None else _typical(number),
+        "picture": None if number is None else _shifted(number),
+        "moves": [{"before": short(a), "after": short(b), "count": count} for a, b, count in column.moves],
+        "other_moves": column.other_moves,
+        "filled": column.filled,
+    }
+
+
+def _typical(number: NumberMoves) -> dict[str, Any]:
+    by, count = number.by, number.up + number.down
+    ways = [f"{sign} {some}" for sign, some in (("↑", number.up), ("↓", number.down)) if some]
+    half = f"{signed(by.low)} to {signed(by.high)}" if count >= _FEWEST_SPREAD else ""
+    return {"ways": " · ".join(ways), "middle": signed(by.middle), "half": half}
+
+
+def _shifted(number: NumberMoves) -> dict[str, Any]:
+    says = f"The median goes from {short(number.before.middle)} to {short(number.after.middle)}."
+    drawn = shift(number.before, number.after, *number.span, says)
+    return {"drawn": drawn, "low": figure(number.span[0], 4), "high": figure(number.span[1], 4)}
+
+
+def _costs(first: Counterfactuals, noun: str) -> Section:
+    some = told(first)
+    if not some.any():
+        return "No decision flips, so that nothing is paid."
+    distances = first.distance[some]
+    edges = ticks(0.0, float(distances.max()), 8)
+    heights = np.histogram(distances, edges)[0].tolist()
+    labels = [f"to {figure(edge, 4)}" for edge in edges[1:]]
+    charts = [_histogram(heights, labels, f"{noun.capitalize()} by distance", "distance")]
+    if first.changed is not None:
+        counts = np.minimum(first.changed[some].sum(axis=1), _MOST_COUNTS)
+        low, high = int(counts.min()), int(counts.max())
+        labels = [f"{k}" if k < _MOST_COUNTS else f"{k} or more" for k in range(low, high + 1)]
+        heights = np.bincount(counts - low, minlength=high - low + 1).tolist()
+        charts.insert(0, _histogram(heights, labels, f"{noun.capitalize()} by columns to change", "columns to change"))
+    return {"charts": charts, "n": int(some.sum())}
+
+
+def _histogram(counts: Sequence[int], labels: Sequence[str], title: str, across: str) -> Any:
+    says = "; ".join(f"{label}: {count}" for label, count in zip(labels, counts, strict=True))
+    return columns(counts, labels, Words(title, says, across))
+
+
+def _groups(groups: Sequence[Group], by: str) -> dict[str, Any]:
+    """The largest groups in their order; distances on one scale."""
+    kept = _largest(groups)
+    top = max([group.distance.high for group in kept if group.distance is not None], default=1.0)
+    ranked = sorted((g.distance.middle, short(g.label), g.coverage.count) for g in kept if g.distance is not None)
+    ends = [ranked[0], ranked[-1]] if len(ranked) > 1 else []
+    return {
+        "lines": [
+            {
+                "label": short(group.label),
+                "rows": group.rows,
+                "lacking": group.coverage.n,
+                "coverage": _shared(group.coverage),
+                "kept": None if group.kept is None else _shared(group.kept),
+                "agreement": percent(group.agreement, 1),
+                "distance": None if group.distance is None else _spread(group.distance, top),
+                "changes": None if group.changes is None else f"{group.changes:.1f}",
+            }
+            for group in kept
+        ],
+        "by": by,
+        "more": len(groups) - len(kept),
+        "ends": [{"label": label, "median": figure(middle), "count": count} for middle, label, count in ends],
+    }
+
+
+def _spread(found: Quartiles, top: float) -> dict[str, Any]:
+    middle, low, high = figure(found.middle), figure(found.low), figure(found.high)
+    drawn = quartile_bar(found, 0.0, top, f"median {middle}, middle half {low} to {high}")
+    return {"drawn": drawn, "middle": middle, "half": f"{low} to {high}"}
+
+
+def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -> dict[str, Any]:
+    """Statuses other than ok, and whom they meet."""
+    statuses = [status for status in SYMBOLS if status != "ok" and everyone.statuses[status]]
+    each = found.statuses.reshape(len(found), found.n)
+    unlucky = np.isin(each[:, 0], ("not_robust", "not_valid"))
+    kept = _largest(groups)
+    return {
+        "statuses": [{"name": spoken(s), "symbol": SYMBOLS[s], "kind": s, "means": MEANING[s]} for s in statuses],
+        "lines": [
+            {
+                "label": "all" if group is everyone else short(group.label),
+                "rows": group.rows,
+                "counts": [(group.statuses[s], _of(group.statuses[s], group.rows)) for s in statuses],
+            }
+            for group in (everyone, *kept)
+        ],
+        "more": len(groups) - len(kept),
+        "without": everyone.statuses["not_valid"] + everyone.statuses["infeasible"],
+        "weak": everyone.statuses["not_robust"],
+        "unsure": bool(everyone.statuses["not_valid"]),
+        "rescued": int((unlucky & (each == "ok").any(axis=1)).sum()),
+    }
+
+
+def _sure(first: Counterfactuals, sure: Certificate, noun: str) -> Section:
+    some = told(first)
+    if not some.any():
+        return "No decision flips, so that there is nothing to be sure of."
+    bounds = dict(zip(sure.agreeing.tolist(), sure.lower_bound.tolist(), strict=True))
+    counted = sorted(Counter(sure.agreeing[some].tolist()).items(), reverse=True)
+    n = int(some.sum())
+    lines = [
+        {
+            "agreeing": agreeing,
+            "bound": at_least(bounds[agreeing]),
+            "count": count,
+            "share": percent(count / n),
+            "bar": share_bar(count / n, 0.0, 0.0, f"{count} of {n} {noun}"),
+        }
+        for agreeing, count in counted[:_MOST_COUNTS]
+    ]
+    return {
+        "models": sure.n,
+        "confidence": precise(sure.confidence),
+        "promise": precise(first.survival),
+        # All of n agreeing proves (1 - confidence) to the power of 1 / n.
+        "needed": math.ceil(math.log(1.0 - sure.confidence) / math.log(first.survival) - 1e-9),
+        "lines": lines,
+        "fewer": sum(count for _, count in counted[_MOST_COUNTS:]),
+        "assumption": Certificate.ASSUMPTION,
+    }
+
+
+def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
+    if explainer is None:
+        return "It needs the explainer, to ask its models."
+    if explainer.roles_.fresh is None:
+        return "No models were set aside to ask."
+    found = opinions(first, explainer)
+    if found is None:
+        return "No decision flips, so that there is no after."
+    labels, before, after = _binned(found)
+    says = "; ".join(f"{label}: {b} before, {a} after" for label, b, a in zip(labels, before, after, strict=True))
+    words = Words(
+        f"{noun.capitalize()} by how many models decide for the target", says, "models that decide for the target"
+    )
+    split = [int(((votes > 0) & (votes < found.models)).sum()) for votes in (found.before, found.after)]
+    means = [percent(float(votes.mean()) / found.models) for votes in (found.before, found.after)]
+    measures = found.measures
+    return {
+        "n": len(found.before),
+        "models": found.models,
+        "split": split,
+        "chart": mirrored(before, after, labels, words),
+        "measures": [
+            ("Models that decide for the target, on average", *means),
+            (f"{noun.capitalize()} that the models are split about", *split),
+            (
+                "How often two models drawn at random differ, 1 being an even split",
+                *(f"{value:.3f}" for value in measures["disagreement"]),
+            ),
+            (
+                "Lowest to highest probability any two models give, on average",
+                *(f"{value:.3f}" for value in measures["range"]),
+            ),
+        ],
+    }
+
+
+def _binned(found: Opinions) -> tuple[list[str], list[int], list[int]]:
+    """Counts of agreeing models, each by itself where they are few, else in bands with none and all apart."""
+    m = found.models
+    if m <= _MOST_COUNTS:
+        labels = [f"{k} of {m}" if k in (0, m) else f"{k}" for k in range(m + 1)]
+        edges = np.arange(m + 2) - 0.5
+    else:
+        labels = ["none", "to 20 %", "to 40 %", "to 60 %", "to 80 %", "to nearly all", "all"]
+        edges = np.array(
+            [-0.5, 0.5, *(math.floor(m * share) + 0.5 for share in (0.2, 0.4, 0.6, 0.8)), m - 0.5, m + 0.5]
+        )
+    before, after = (np.histogram(votes, edges)[0].tolist() for votes in (found.before, found.after))
+    return labels, before, after
+
+
+def _largest(groups: Sequence[Group]) -> list[Group]:
+    """As many as a page can hold, in their order."""
+    places = sorted(range(len(groups)), key=lambda place: -groups[place].rows)[:_MOST_GROUPS]
+    return [groups[place] for place in sorted(places)]
+
+
+def _shared(share: Share) -> Mapping[str, Any]:
+    says = f"{percent(share.share)}, {_interval(share)}"
+    drawn = share_bar(share.share, share.low, share.high, says) if share.n else None
+    return {
+        "share": percent(share.share),
+        "count": share.count,
+        "n": share.n,
+        "interval": _interval(share),
+        "bar": drawn,
+    }
+
+
+def _interval(share: Share) -> str:
+    return f"{100 * share.low:.0f} to {100 * share.high:.0f} %"
+
+
+def _of(count: int, n: int) -> str:
+    return percent(count / n) if n else percent(float("nan"))

@@ -1,0 +1,124 @@
+"""People one by one: what each would have to change, from what to what, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from avcg.answers import Counterfactuals
+from avcg.errors import DataError
+from avcg.explainer import Explainer
+from avcg.options import MEANING, Option, Row
+from avcg.report.page import at_least, short
+from avcg.report.pictures import Triple, triples
+from avcg.report.population import take
+from avcg.report.svg import dumbbell
+
+SYMBOLS: Mapping[str, str] = {
+    "ok": "✓",
+    "not_robust": "≈",
+    "not_valid": "✗",
+    "infeasible": "⊘",
+    "already_target": "=",
+}
+_UNCHANGED = ("already_target", "infeasible")
+_MOST_ROWS, _MOST_PICTURES, _MOST_OPTIONS, _MOST_CHANGES = 200, 40, 5, 12
+
+
+def spoken(status: str) -> str:
+    """A status as people say it.
+
+    >>> spoken("not_robust")
+    'not robust'
+    """
+    return status.replace("_", " ")
+
+
+def listed(answers: Counterfactuals, explainer: Explainer | None, numbers: frozenset[str]) -> dict[str, Any]:
+    """The first people, or pictures, with their answers; those who have the decision already come last.
+
+    Args:
+        answers: Any.
+        explainer: Knows how pictures are laid out; None: read off their shape.
+        numbers: Columns that hold numbers.
+    """
+    images = answers.changed is None
+    order = np.argsort(answers.statuses[:: answers.n] == "already_target", kind="stable")
+    shown = order[: _MOST_PICTURES if images else _MOST_ROWS]
+    some = take(answers, shown, min(answers.n, _MOST_OPTIONS))
+    drawn: list[list[Triple]] = []
+    if images and len(some):
+        try:
+            drawn = triples(some, explainer)
+        except DataError:  # where the channels are cannot be told: the page does without pictures
+            drawn = []
+    return {
+        "index": _index_name(answers),
+        "rows": [
+            {"label": short(label), **_row(row, some, drawn[place] if drawn else [], numbers)}
+            for place, (label, row) in enumerate(zip(_labels(answers, shown), some, strict=True))
+        ],
+        "more": len(answers) - len(shown),
+        "unseen": max(0, answers.n - _MOST_OPTIONS),
+        "sure": answers.certificate is not None,
+        "images": images,
+        "drawn": bool(drawn),
+    }
+
+
+def _labels(answers: Counterfactuals, rows: NDArray[np.intp]) -> list[Any]:
+    """In the user's frame, or among all rows."""
+    own = answers.factuals.index if isinstance(answers.factuals, pd.DataFrame) else pd.RangeIndex(len(answers))
+    return own[rows].tolist()
+
+
+def _index_name(answers: Counterfactuals) -> str:
+    if not isinstance(answers.factuals, pd.DataFrame):
+        return "row"
+    names = [name for name in answers.factuals.index.names if name is not None]
+    return short(tuple(names)) if names else "row"
+
+
+def _row(row: Row, answers: Counterfactuals, pictures: list[Triple], numbers: frozenset[str]) -> dict[str, Any]:
+    options = row.options[:1] if row.status in _UNCHANGED else row.options
+    return {
+        "target": short(row.target),
+        "options": [
+            _option(option, row.probability_before, answers, pictures[place] if pictures else None, numbers)
+            for place, option in enumerate(options)
+        ],
+    }
+
+
+def _option(
+    option: Option, before: float, answers: Counterfactuals, picture: Triple | None, numbers: frozenset[str]
+) -> dict[str, Any]:
+    changes = list(option.changes.items())
+    after, sure = option.probability, answers.certificate
+    return {
+        "status": spoken(option.status),
+        "kind": option.status,
+        "symbol": SYMBOLS[option.status],
+        "why": MEANING[option.status] if option.status != "ok" else "",
+        "changes": [_change(name, *pair, name in numbers) for name, pair in changes[:_MOST_CHANGES]],
+        "more": max(0, len(changes) - _MOST_CHANGES),
+        "unchanged": option.status in _UNCHANGED,
+        "repeated": option.repeated,
+        "picture": picture,
+        "before": f"{before:.2f}",
+        "after": f"{after:.2f}",
+        "drawn": dumbbell(before, after, f"probability {before:.2f} before, {after:.2f} after"),
+        "distance": f"{option.distance:.3g}",
+        "agreeing": None if sure is None or option.agreeing is None else f"{option.agreeing} of {sure.n}",
+        "bound": None if option.lower_bound is None else at_least(option.lower_bound),
+    }
+
+
+def _change(name: str, before: Any, after: Any, number: bool) -> dict[str, str]:
+    known = number and before is not None and after is not None
+    way = ("↑" if after > before else "↓") if known else ""
+    return {"name": short(name), "before": short(before), "after": short(after), "way": way}

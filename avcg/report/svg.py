@@ -1,0 +1,311 @@
+"""Charts as inline SVG, drawn by hand: no script, no network, no plotting library.
+
+Colours are classes of the page's style, so that a chart follows a dark screen and paper. Nothing is told by colour
+alone: marks differ in shape or place, or carry their number. Every text is escaped, for it may be anybody's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from avcg.report.page import figure
+
+_WIDE, _HIGH = 640.0, 260.0  # of a chart, in its own units
+_BAR = 240.0
+_FEWEST_SHOWN = 26.0  # a part of a bar must be as wide to carry its number
+
+
+@dataclass(frozen=True)
+class Part:
+    """One part of a whole.
+
+    Attributes:
+        kind: A class of the page's style.
+        count: How many.
+        label: What is written on it.
+    """
+
+    kind: str
+    count: int
+    label: str
+
+
+@dataclass(frozen=True)
+class Quartiles:
+    """A quarter lies below the first, half below the middle, a quarter above the last."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Point:
+    """A point of a frontier.
+
+    Attributes:
+        x: To the right.
+        y: Upwards.
+        error: What y is give or take.
+        best: Whether no other point is better in one and no worse in the other.
+    """
+
+    x: float
+    y: float
+    error: float
+    best: bool
+
+
+@dataclass(frozen=True)
+class Words:
+    """What is written around a chart.
+
+    Attributes:
+        title: What it shows, in a few words.
+        says: The same in numbers, for those who do not see it.
+        across: Below the horizontal axis.
+    """
+
+    title: str
+    says: str
+    across: str = ""
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """From values to places."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+
+    def __call__(self, value: float) -> float:
+        span = self.high - self.low
+        return self.start + (self.stop - self.start) * ((value - self.low) / span if span > 0 else 0.5)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers from one at or below the lowest to one at or above the highest.
+
+    >>> ticks(0.03, 0.97)
+    [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+    """
+    span = high - low if high > low else abs(low) or 1.0
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= rough * 0.999)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    last = max(last, first + 1)
+    return [round(place * step, 12) + 0.0 for place in range(first, last + 1)]
+
+
+def share_bar(share: float, low: float, high: float, says: str, rest: str = "track") -> Markup:
+    """A share as a bar with its interval as a line.
+
+    Args:
+        share: From 0 to 1; nothing is drawn for what is not a number.
+        low: Where the interval begins.
+        high: Where it ends.
+        says: For those who do not see it.
+        rest: The class of what is left of the whole.
+    """
+    filled = _rect(0, 2, 0.0 if share != share else _BAR * share, 12, "holds")
+    whisker = _line(_BAR * low, 8, _BAR * high, 8, "whisker")
+    return _svg(_BAR, 16, "bar", says, _rect(0, 2, _BAR, 12, rest), filled, whisker)
+
+
+def stacked_bar(parts: Sequence[Part], says: str) -> Markup:
+    """Parts of a whole side by side, each with its label where there is room for one."""
+    whole, width, height = sum(part.count for part in parts), 1000.0, 44.0
+    drawn, at = [], 0.0
+    for part in parts:
+        if part.count:
+            size = width * part.count / whole
+            drawn.append(_rect(at, 0, max(size - 2, 1), height, part.kind))
+            if size > _FEWEST_SHOWN + 9 * len(part.label):
+                drawn.append(_text(at + size / 2 - 1, height / 2 + 6, part.label, f"on-{part.kind}", "middle"))
+            at += size
+    return _svg(width, height, "wide", says, *drawn)
+
+
+def dumbbell(before: float, after: float, says: str) -> Markup:
+    """Two places between 0 and 1, the first hollow, the second full, with an arrow between them."""
+    axis = _Axis(0.0, 1.0, 7.0, 133.0)
+    start, stop = axis(before), axis(after)
+    drawn = [_line(axis(0), 9, axis(1), 9, "rail"), *(_line(axis(x), 5, axis(x), 13, "rail") for x in (0, 0.5, 1))]
+    if abs(stop - start) > 1:
+        drawn.append(_line(start, 9, stop, 9, "path"))
+    return _svg(140, 18, "rail", says, *drawn, _circle(start, 9, 4, "hollow"), _circle(stop, 9, 5, "full"))
+
+
+def quartile_bar(found: Quartiles, low: float, high: float, says: str) -> Markup:
+    """Where the middle half lies between the lowest and the highest of all groups, with the median as a line."""
+    axis = _Axis(low, high, 4.0, 156.0)
+    box = _rect(axis(found.low), 4, max(axis(found.high) - axis(found.low), 1.5), 10, "box")
+    median = _line(axis(found.middle), 1, axis(found.middle), 17, "median")
+    return _svg(160, 18, "box", says, _line(4, 9, 156, 9, "rail"), box, median)
+
+
+def shift(before: Quartiles, after: Quartiles, low: float, high: float, says: str) -> Markup:
+    """Where the middle half was (above, hollow) and where it goes (below, full), and what becomes of the median."""
+    axis, drawn = _Axis(low, high, 4.0, 216.0), [_line(4, 17, 216, 17, "rail")]
+    for found, y, kind in ((before, 3, "hollow"), (after, 21, "full")):
+        drawn.append(_rect(axis(found.low), y, max(axis(found.high) - axis(found.low), 2), 9, kind))
+        drawn.append(_line(axis(found.middle), y - 2, axis(found.middle), y + 11, f"median-{kind}"))
+    drawn.append(_line(axis(before.middle), 14, axis(after.middle), 19, "path"))
+    return _svg(220, 34, "shift", says, *drawn)
+
+
+def columns(counts: Sequence[int], labels: Sequence[str], words: Words) -> Markup:
+    """Counts as columns with their number on top, each with its label below."""
+    return _columns([(counts, "holds", 1)], labels, words, (), 420.0)
+
+
+def mirrored(before: Sequence[int], after: Sequence[int], labels: Sequence[str], words: Words) -> Markup:
+    """Counts after as columns that rise from a line, and before as hollow ones that hang from it."""
+    return _columns([(after, "holds", 1), (before, "hanging", -1)], labels, words, ("after", "before"), _WIDE)
+
+
+def _columns(
+    series: Sequence[tuple[Sequence[int], str, int]],
+    labels: Sequence[str],
+    words: Words,
+    sides: Sequence[str],
+    width: float,
+) -> Markup:
+    left, tall = (64.0, 120.0) if sides else (8.0, 130.0)
+    floor = tall + 48
+    bottom = floor + 26 + (tall + 22 if sides else 0)
+    most = max([1, *(count for counts, _, _ in series for count in counts)])
+    room = (width - left - 8) / len(labels)
+    drawn = [_text(left, 14, words.title, "head", "start")]
+    for counts, kind, way in series:
+        base = floor if way > 0 else floor + 24
+        for place, count in enumerate(counts):
+            size, x = tall * count / most, left + room * place
+            drawn.append(_rect(x + room * 0.1, base - size if way > 0 else base, room * 0.8, size, kind))
+            if count:
+                y = base - size - 6 if way > 0 else base + size + 15
+                drawn.append(_text(x + room / 2, y, f"{count}", "number", "middle"))
+        drawn.append(_line(left, base, width - 8, base, "axis"))
+    for place, label in enumerate(labels):
+        drawn.append(_text(left + room * (place + 0.5), floor + 17, label, "tick", "middle"))
+    for side, y in zip(sides, (floor - tall / 2, floor + 24 + tall / 2), strict=False):
+        drawn.append(_text(left - 10, y, side, "side", "end"))
+    drawn.append(_text((left + width) / 2, bottom + 12, words.across, "tick", "middle"))
+    return _chart(width, bottom + 20, "chart" if sides else "half", words, *drawn)
+
+
+def frontier(points: Sequence[Point], chosen: int, promise: float, chosen_says: str, words: Words) -> Markup:
+    """Survival against distance: what each step costs, what was promised, and what was chosen.
+
+    Args:
+        points: In the order in which they are joined.
+        chosen: Which of them was.
+        promise: A line across.
+        chosen_says: Written beside the chosen one.
+        words: Around it.
+    """
+    lows, highs = [p.y - p.error for p in points], [min(p.y + p.error, 1.0) for p in points]
+    lowest, highest = min([promise, *lows]), max([promise, *highs])
+    xs = ticks(min(p.x for p in points), max(p.x for p in points))
+    ys = ticks(lowest - 0.04 * (highest - lowest), highest)  # so that the promise does not lie on the axis
+    across, up = _Axis(xs[0], xs[-1], 80.0, _WIDE - 16), _Axis(ys[0], ys[-1], _HIGH + 20, 16.0)
+    drawn = _grid(xs, ys, across, up, words.across, "share of models that agree")
+    line = up(promise)
+    drawn += [_line(across.start, line, across.stop, line, "promise")]
+    drawn += [_text(across.start + 6, line - 6, f"promised: {100 * promise:.4g} %", "note", "start")]
+    places = [(across(p.x), up(p.y)) for p in points]
+    drawn.append(_polyline(places, "joined"))
+    for (x, y), point, low, high in zip(places, points, lows, highs, strict=True):
+        drawn.append(_line(x, up(low), x, up(high), "error"))
+        drawn.append(_circle(x, y, 3.5, "best" if point.best else "other"))
+    x, y = places[chosen]
+    right = x < (across.start + across.stop) * 0.6
+    drawn += [_circle(x, y, 9, "ring"), _circle(x, y, 4.5, "full")]
+    drawn.append(_text(x + (14 if right else -14), y + 22, chosen_says, "note", "start" if right else "end"))
+    return _chart(_WIDE, _HIGH + 64, "chart", words, *drawn)
+
+
+def curve(values: Sequence[float], words: Words, limit: float | None = None) -> Markup:
+    """One small curve by epoch, with its last value; below `limit`, a dashed line, something is wrong."""
+    width, height = 300.0, 170.0
+    known = [value for value in values if value == value]
+    ys = ticks(min([0.0, *known]), max([limit or 0.0, *known]), 3)
+    across, up = _Axis(1, max(len(values), 2), 44.0, width - 48), _Axis(ys[0], ys[-1], height - 30, 30.0)
+    drawn = [_text(4, 14, words.title, "head", "start"), *_levels(ys, across, up)]
+    drawn.append(_text(across.start, height - 10, "epoch 1", "tick", "start"))
+    drawn.append(_text(across.stop, height - 10, f"{len(values)}", "tick", "end"))
+    if limit is not None:
+        drawn.append(_line(across.start, up(limit), across.stop, up(limit), "promise"))
+    every = -(-len(values) // 200)  # more points than that cannot be told apart
+    kept = sorted({*range(0, len(values), every), len(values) - 1})
+    places = [(across(place + 1), up(values[place])) for place in kept if values[place] == values[place]]
+    if places:
+        x, y = places[-1]
+        drawn += [_polyline(places, "joined"), _circle(x, y, 4, "full")]
+        drawn.append(_text(x + 8, y + 4, figure(known[-1]), "number", "start"))
+    return _chart(width, height, "small", words, *drawn)
+
+
+def _grid(xs: Sequence[float], ys: Sequence[float], across: _Axis, up: _Axis, x_name: str, y_name: str) -> list[Markup]:
+    drawn = _levels(ys, across, up, percent=True)
+    for x in xs:
+        drawn.append(_line(across(x), up.start, across(x), up.start + 5, "axis"))
+        drawn.append(_text(across(x), up.start + 18, figure(x), "tick", "middle"))
+    drawn.append(_line(across.start, up.start, across.stop, up.start, "axis"))
+    middle, level = (across.start + across.stop) / 2, (up.start + up.stop) / 2
+    drawn.append(_text(middle, up.start + 36, x_name, "tick", "middle"))
+    turned = {"x": 14, "y": level, "class": "tick", "text-anchor": "middle", "transform": f"rotate(-90 14 {level:g})"}
+    return [*drawn, _element("text", turned, y_name)]
+
+
+def _levels(ys: Sequence[float], across: _Axis, up: _Axis, *, percent: bool = False) -> list[Markup]:
+    drawn = []
+    for y in ys:
+        drawn.append(_line(across.start, up(y), across.stop, up(y), "level"))
+        says = f"{100 * y:.4g} %" if percent else figure(y)
+        drawn.append(_text(across.start - 6, up(y) + 4, says, "tick", "end"))
+    return drawn
+
+
+def _svg(width: float, height: float, kind: str, says: str, *drawn: Markup) -> Markup:
+    attributes = {"class": kind, "viewBox": f"0 0 {width:g} {height:g}", "role": "img"}
+    return _element("svg", attributes, _element("title", {}, says), *drawn)
+
+
+def _chart(width: float, height: float, kind: str, words: Words, *drawn: Markup) -> Markup:
+    return _svg(width, height, kind, words.title, _element("desc", {}, words.says), *drawn)
+
+
+def _rect(x: float, y: float, width: float, height: float, kind: str) -> Markup:
+    return _element("rect", {"class": kind, "x": x, "y": y, "width": width, "height": height})
+
+
+def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
+    return _element("line", {"class": kind, "x1": x1, "y1": y1, "x2": x2, "y2": y2})
+
+
+def _circle(x: float, y: float, radius: float, kind: str) -> Markup:
+    return _element("circle", {"class": kind, "cx": x, "cy": y, "r": radius})
+
+
+def _polyline(places: Sequence[tuple[float, float]], kind: str) -> Markup:
+    return _element("polyline", {"class": kind, "points": " ".join(f"{x:.2f},{y:.2f}" for x, y in places)})
+
+
+def _text(x: float, y: float, says: str, kind: str, anchor: str) -> Markup:
+    return _element("text", {"class": kind, "x": x, "y": y, "text-anchor": anchor}, says)
+
+
+def _element(name: str, attributes: Mapping[str, object], *children: str) -> Markup:
+    said = Markup("").join(
+        Markup(' {}="{}"').format(key, f"{value:.6g}" if isinstance(value, float) else value)
+        for key, value in attributes.items()
+    )
+    return Markup("<{0}{1}>{2}</{0}>").format(name, said, Markup("").join(children))

@@ -1,0 +1,34 @@
+"""``avcg report``: answers as one page to look at."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from avcg.outputs import check_output, write_whole
+from avcg.progress import console
+
+report_app = typer.Typer()
+
+
+@report_app.command("report")
+def report_answers(
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that AVCG.save wrote.")],
+    answers: Annotated[str, typer.Argument(metavar="ANSWERS", help="A file that Counterfactuals.to_json wrote.")],
+    out: Annotated[str, typer.Option(help="Where to write the page: .html.")] = "report.html",
+    by: Annotated[str | None, typer.Option(help="A column of the rows to group by.")] = None,
+    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+) -> None:
+    """Show who would have to change what, how sure that is, what it costs whom, and who has no way."""
+    target = check_output(out, (".html",))  # before what is slow
+
+    from avcg.auditing import read_answers
+    from avcg.io.artefact import load
+    from avcg.report.answers_page import TITLE, render
+
+    found = read_answers(answers)
+    write_whole(target, render(found, load(directory), by=by, title=TITLE if title is None else title))
+    screen = console()
+    screen.print(str(found).split("\n")[0], markup=False)
+    screen.print(f"Written to {target}", markup=False)

@@ -1,0 +1,426 @@
+"""Answers from a stored explainer with numpy and onnxruntime alone: no torch, no pandas, up in half a second.
+
+The same steps as `avcg.answering.Amortized` takes, on the two graphs that ``save(path, graphs=True)`` puts beside the
+weights: one pass, then more tries where the teachers refuse the first answer. What may not change is heeded by the
+same projection that everyone uses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values, is_gap
+from avcg.errors import ArtefactError, DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.features import Categorical, Continuous
+from avcg.freedom import Freedom, Ranges, Vary
+from avcg.io.folder import read_file, read_manifest
+from avcg.io.spaces import unpack_encoding
+from avcg.io.tensors import read_tensors
+from avcg.options import Option, Row
+from avcg.projection import allowed_entries, changes, charges, project, restore, room, unit_charges
+from avcg.schema import Schema
+from avcg.tries import (
+    A_LITTLE,
+    CONFIDENCE,
+    HARDER,
+    LATENTS_EACH,
+    LOCKS,
+    NEAR,
+    REFUSED,
+    RETRY_LATENTS,
+    ROWS_TRIED,
+    SAME,
+    SLACK,
+)
+
+FORMAT, VERSION = "avcg.artefact", 1
+GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
+
+
+@dataclass(frozen=True, eq=False)
+class _Question:
+    """B rows as they are asked about."""
+
+    x: Codes
+    target: Positions
+    freedom: Freedom
+    min_prob: float | None
+
+    def take(self, rows: Positions) -> _Question:
+        freedom = self.freedom if self.freedom.rows == 1 else self.freedom.take(rows)
+        return replace(self, x=self.x[rows], target=self.target[rows], freedom=freedom)
+
+
+class Scorer:
+    """Answers as a loaded explainer gives them, for rows given as dictionaries.
+
+    Args:
+        path: The folder of an explainer saved with ``graphs=True``.
+        threads: That one request may use.
+
+    Attributes:
+        schema: What the columns are and what may change.
+        encoding: What codes mean.
+        classes: The labels.
+        survival: The share of models that is promised.
+        confidence: Of lower bounds.
+        n_models: How many set-aside models certify; 0 where there are none.
+
+    Raises:
+        ArtefactError: If the folder is missing, changed or newer, or has no graphs.
+    """
+
+    def __init__(self, path: str | Path, *, threads: int = 1) -> None:
+        manifest = read_manifest(path, FORMAT, VERSION)
+        said = manifest.get("scorer")
+        if said is None:
+            raise ArtefactError(
+                f"{path} has no graphs to answer from. Save the explainer with save(path, graphs=True), which needs the"
+                " extra 'onnx' and models that are networks."
+            )
+        arrays = read_tensors(read_file(path, manifest, TABLES))
+        self.encoding, self._freedom = unpack_encoding(manifest["space"], arrays)
+        self.schema: Schema = self.encoding.schema
+        self.classes: list[Any] = manifest["classes"]["values"]
+        self.survival: float = manifest["settings"]["survival"]
+        self.confidence, self.n_models = CONFIDENCE, int(said["n_fresh"])
+        self._threshold: float | None = manifest["settings"]["threshold"]
+        self._margin, self._single_pass = float(manifest["calibration"]["margin"]), bool(said["single_pass"])
+        self._n_in_force, self._n_teachers = int(said["n_in_force"]), int(said["n_teachers"])
+        self._weights, self._teacher_weights = arrays["in_force.weights"], arrays["teachers.weights"]
+        self._bounds: Floats = arrays["lower_bounds"]
+        self._noise = {int(n.removeprefix("noise.")): a for n, a in arrays.items() if n.startswith("noise.")}
+        self._mean = np.zeros_like(self._noise[1])
+        self._bank = [arrays[f"bank.{i}"] for i in range(len(self.classes))]
+        self._generator = _session(read_file(path, manifest, GENERATOR), threads)
+        self._judges = _session(read_file(path, manifest, JUDGES), threads)
+        self._coded = self._freedom.coded(self.encoding)
+
+    def answer(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        target: Any = None,
+        *,
+        n: int = 1,
+        vary: Vary | None = None,
+        ranges: Ranges | None = None,
+        min_prob: float | None = None,
+        max_changes: int | None = None,
+    ) -> list[Row]:
+        """What to change so that decisions become the target; see `Explainer.generate`.
+
+        Args:
+            rows: Each with a value for every column.
+            target: A label for all, one for each row, or None for any other than the present one.
+            n: Options for each row, at most ten.
+            vary: The columns that may change.
+            ranges: Where values may go.
+            min_prob: The probability of the target that the model in force must give.
+            max_changes: How many columns may change at once.
+        """
+        most = max(self._noise) // LATENTS_EACH
+        if whole(n, "'n' of answer", 1) > most:
+            raise SettingError(f"The 'n' of answer must be at most {most}. Got {n} instead.")
+        if min_prob is not None and not 0 < min_prob < 1:
+            raise SettingError(f"The 'min_prob' of answer must be in (0, 1). Got {min_prob!r} instead.")
+        if not rows:
+            return []
+        x = np.stack([self.encoding.encode_row(row) for row in rows])
+        freedom = self._freedom
+        if not (vary is None and ranges is None and max_changes is None):
+            freedom = freedom.narrow(self.encoding, vary, ranges, max_changes)
+        before = self._in_force(self._asked(x))
+        current = self._decide(before)
+        wanted, free = self._targets(target, current)
+        question = _Question(x, wanted, freedom, min_prob)
+        found = self._best(question, n)
+        if free and len(self.classes) > 2:
+            found, question = self._any_class(question, found, n)
+        if n > 1:
+            order = np.argsort(self._costs(question, found), axis=0, kind="stable")
+            found = found[order, np.arange(len(x))]
+        return self._package(rows, question, found, before, current)
+
+    def _any_class(self, question: _Question, found: Codes, n: int) -> tuple[Codes, _Question]:
+        """Any other class will do: aim at each in turn, and keep for each row the cheapest that is accepted."""
+        score, aimed = self._costs(question, found).max(axis=0), question.target.copy()
+        for step in range(1, len(self.classes) - 1):
+            other = replace(question, target=(question.target + step) % len(self.classes))
+            candidates = self._best(other, n)
+            cost = self._costs(other, candidates).max(axis=0)
+            better = cost < score
+            found[:, better], aimed[better] = candidates[:, better], other.target[better]
+            score = np.minimum(cost, score)
+        return found, replace(question, target=aimed)
+
+    def _best(self, question: _Question, n: int) -> Codes:
+        """(n, B, D) the best n candidates, different where there are enough."""
+        margin = self._margins(question)
+        first = self._accepted(question, margin)
+        if n == 1:
+            return first[None]
+        if self._single_pass:
+            return np.concatenate([first[None], self._pass(question, margin, self._noise[n - 1])])
+        found = [first[None], self._pass(question, margin, self._noise[LATENTS_EACH * n])]
+        found += [self._pass(question, margin + more) for more in HARDER[1:]]
+        found.append(self._neighbours(question, LATENTS_EACH * n))
+        for rank in range(n):
+            narrower, answer, place = question, first, rank
+            for _ in range(LOCKS):
+                freedom = self._without(narrower, answer, place)
+                if freedom is None:
+                    break
+                narrower, place = replace(narrower, freedom=freedom), 0
+                answer = self._accepted(narrower, margin)
+                found.append(answer[None])
+        candidates = np.concatenate(found)
+        return self._choose(candidates, self._costs(question, candidates), n)
+
+    def _accepted(self, question: _Question, margin: Codes) -> Codes:
+        """(B, D) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
+        answers = self._pass(question, margin)[0]
+        if self._single_pass:
+            return answers
+        refused = np.flatnonzero(self._costs(question, answers[None])[0] >= REFUSED)
+        if len(refused):
+            some, noise = question.take(refused), self._noise[RETRY_LATENTS]
+            harder = np.repeat(np.array(HARDER, np.float32), len(noise))
+            tried = self._pass(some, margin[refused] + harder[:, None], np.tile(noise, (len(HARDER), 1)))
+            tried = np.concatenate([answers[refused][None], tried, self._neighbours(some, ROWS_TRIED)])
+            answers[refused] = self._choose(tried, self._costs(some, tried), 1)[0]
+        return answers
+
+    def _margins(self, question: _Question) -> Codes:
+        """(B,) the log-odds to aim at: enough for the promise, and for what the request asks."""
+        line = self._line(question.target)
+        start = np.zeros(len(question.x), np.float32) if line is None else np.log(line / (1 - line))
+        margin = (start + self._margin).astype(np.float32)
+        asked = question.min_prob
+        return margin if asked is None else np.maximum(margin, np.float32(math.log(asked / (1 - asked)) + A_LITTLE))
+
+    def _pass(self, question: _Question, margin: Codes, noise: Codes | None = None) -> Codes:
+        """(K, B, D) feasible answers for noise (K, L) and margins (B,) or (K, B); at the mean where there is none."""
+        shifts = self._mean if noise is None else noise
+        count, rows = len(shifts), len(question.x)
+        coded = self._coded if question.freedom is self._freedom else question.freedom.coded(self.encoding)
+        feed = {
+            "x": np.tile(question.x, (count, 1)),
+            "target": np.tile(question.target, count),
+            "margin": margin.ravel() if margin.ndim > 1 else np.tile(margin, count),
+            "noise": np.repeat(shifts, rows, axis=0),
+            **{name: _for_each(array, count, rows) for name, array in coded.items()},
+        }
+        (found,) = self._generator.run(["answer"], feed)
+        return project(self.encoding, question.freedom, found.reshape(count, rows, -1), question.x)
+
+    def _neighbours(self, question: _Question, count: int) -> Codes:
+        """(count, B, D) rows of the target that cost least to become, with what may not change put back."""
+        result = np.broadcast_to(question.x, (count, *question.x.shape)).copy()
+        prices = self.encoding.prices
+        for label, bank in enumerate(self._bank):
+            mine = np.flatnonzero(question.target == label)
+            if len(mine) and len(bank):
+                apart = np.abs((question.x[mine, None] - bank[None]) * prices).sum(axis=-1)
+                near = np.argsort(apart, axis=1, kind="stable")[:, :count]
+                some = question.take(mine)
+                result[: near.shape[1], mine] = project(self.encoding, some.freedom, bank[near.T], some.x)
+        return result
+
+    def _without(self, question: _Question, answers: Codes, rank: int) -> Freedom | None:
+        """What may change with one change of each answer locked, the dearest for rank 0."""
+        worth = unit_charges(self.encoding, question.freedom, answers, question.x)
+        if rank >= worth.shape[1]:
+            return None
+        order, rows = np.argsort(-worth, axis=1, kind="stable")[:, rank], np.arange(len(answers))
+        free = np.ones(worth.shape, bool)
+        free[rows, order] = worth[rows, order] <= 0
+        return question.freedom.narrow(self.encoding, vary=free[:, question.freedom.unit])
+
+    def _asked(self, x: Codes) -> Codes:
+        """(S, N, C) what every model says: those in force, the other teachers, those set aside."""
+        (said,) = self._judges.run(["said"], {"x": x})
+        return np.asarray(said)
+
+    def _in_force(self, said: Codes) -> Codes:
+        return np.asarray(np.einsum("s,snc->nc", self._weights, said[: self._n_in_force]))
+
+    def _decide(self, probabilities: Codes) -> Positions:
+        if self._threshold is None:
+            return probabilities.argmax(axis=1)
+        return (probabilities[:, 1] >= np.float32(self._threshold)).astype(np.intp)
+
+    def _line(self, target: Positions) -> Codes | None:
+        """(N,) the probability from which the decision is for the target; None: from when it is the likeliest."""
+        if self._threshold is None:
+            return None
+        yes = np.float32(self._threshold)
+        return np.where(target == 1, yes, np.nextafter(np.float32(1) - yes, np.float32(1)))
+
+    def _agree(self, said: Codes, target: Positions) -> Flags:
+        """(S, N) which models decide for the target."""
+        line = self._line(target)
+        if line is None:
+            return np.asarray(said.argmax(axis=-1) == target)
+        return said[:, np.arange(len(target)), target] >= line
+
+    def _valid(self, probabilities: Codes, target: Positions, min_prob: float | None) -> Flags:
+        reached = self._decide(probabilities) == target
+        if min_prob is None:
+            return reached
+        return reached & (probabilities[np.arange(len(target)), target] >= np.float32(min_prob))
+
+    def _costs(self, question: _Question, candidates: Codes) -> Floats:
+        """(K, B) what candidates cost; one that is refused costs more than any price."""
+        flat = candidates.reshape(-1, candidates.shape[-1])
+        wanted = np.tile(question.target, len(candidates))
+        said = self._asked(flat)
+        valid = self._valid(self._in_force(said), wanted, question.min_prob)
+        share = self._teacher_weights @ self._agree(said[: self._n_teachers], wanted).astype(np.float64)
+        penalty = REFUSED * np.where(valid, 2.0 - share, 3.0)
+        penalty = np.where(valid & (share >= self.survival - SLACK), 0.0, penalty)
+        return self._distance(candidates, question.x).astype(np.float64) + penalty.reshape(candidates.shape[:2])
+
+    def _distance(self, x_cf: Codes, x: Codes) -> Codes:
+        return np.asarray(charges(self.encoding, x_cf, x).sum(axis=-1))
+
+    def _choose(self, candidates: Codes, costs: Floats, n: int) -> Codes:
+        """(n, B, D) the cheapest that differ; see `avcg.questions.choose`."""
+        everyone, chosen = np.arange(costs.shape[1]), []
+        for _ in range(n):
+            found = candidates[costs.argmin(axis=0), everyone]
+            chosen.append(found)
+            if len(chosen) < n:
+                apart = self._distance(candidates, found)
+                costs = costs + NEAR * np.maximum(1.0 - apart, 0.0) + np.where(apart <= SLACK, SAME, 0.0)
+        return np.stack(chosen)
+
+    def _targets(self, target: Any, current: Positions) -> tuple[Positions, bool]:
+        """(B,) class positions, and whether any other class will do."""
+        if target is None:
+            return (current + 1) % len(self.classes), True
+        each = list(target) if isinstance(target, (list, tuple)) else [target] * len(current)
+        if len(each) != len(current):
+            raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got {len(each)}.")
+        places = {label: i for i, label in enumerate(self.classes)}
+        for one in each:
+            if not isinstance(one, (str, int, float)) or one not in places:
+                known = enumerate_some([str(label) for label in self.classes], 12)
+                hint = did_you_mean(one, self.classes)
+                raise DataError(f"The target {one!r} is no class of the model, which knows {known}. {hint}")
+        return np.array([places[one] for one in each], np.intp), False
+
+    def _package(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        question: _Question,
+        found: Codes,
+        before: Codes,
+        current: Positions,
+    ) -> list[Row]:
+        """Decode, judge what was decoded, and say how it went."""
+        x, target, n = question.x, question.target, len(found)
+        already = self._valid(before, target, question.min_prob)
+        stuck = ~already & (found == x).all(axis=(0, 2))
+        if stuck.any():  # who can move a little is not, even if it does not help
+            stuck[stuck] = self._stuck(question.take(np.flatnonzero(stuck)))
+        found = np.where(already[:, None], x, found)
+        place = np.repeat(np.arange(len(x)), n)
+        each = question.take(place)
+        factuals = _values(self.encoding, rows)
+        here = Values(factuals.numbers[place], factuals.choices[place])
+        values = restore(self.encoding, each.freedom, found.transpose(1, 0, 2).reshape(len(place), -1), here)
+        received = self.encoding.encode(values)
+        said = self._asked(received)
+        after = self._in_force(said)
+        agreeing = self._agree(said[self._n_teachers :], each.target).sum(axis=0)
+        robust = agreeing >= (self.survival - 1e-9) * self.n_models
+        statuses = np.select(
+            [already[place], stuck[place], ~self._valid(after, each.target, question.min_prob), ~robust],
+            ["already_target", "infeasible", "not_valid", "not_robust"],
+            "ok",
+        ).tolist()
+        probability = after[np.arange(len(place)), each.target].astype(np.float64).tolist()
+        distance = self._distance(received, each.x).astype(np.float64).tolist()
+        differs, sets_aside = changes(self.encoding, values, here), self.n_models > 0
+        known = agreeing.tolist()
+        answers = []
+        for i, row in enumerate(rows):
+            options: list[Option] = []
+            for at in range(i * n, i * n + n):
+                whole_row, changed = _written(self.encoding, row, values, differs[at], at)
+                again = any((received[at] == received[j]).all() for j in range(i * n, at))
+                count = known[at] if sets_aside else None
+                bound = float(self._bounds[count]) if count is not None else None
+                options.append(
+                    Option(statuses[at], changed, probability[at], distance[at], count, bound, again, whole_row)
+                )
+            wanted, now = self.classes[target[i]], self.classes[current[i]]
+            answers.append(Row(i, wanted, tuple(options), float(before[i, target[i]]), now))
+        return answers
+
+    def _stuck(self, question: _Question) -> Flags:
+        """(B,) rows that may change nothing at all."""
+        encoding, freedom, x = self.encoding, question.freedom, question.x
+        here = encoding.unscaled(x[:, encoding.number_at])
+        gaps = encoding.gap_at >= 0
+        here[:, gaps] = np.where(x[:, encoding.gap_at[gaps]] > 0.5, np.nan, here[:, gaps])
+        low, high = room(freedom, here)
+        moves = ((high > here) | (low < here) | (np.isnan(here) & (low <= high))).any(axis=1)
+        elsewhere = allowed_entries(encoding, freedom, x).sum(axis=1) > len(encoding.blocks)
+        cap = True if freedom.max_changes is None else freedom.max_changes > 0
+        return ~((moves | elsewhere) & cap)
+
+
+def _session(content: bytes, threads: int) -> Any:
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("onnxruntime", "onnx", "The scorer") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+
+
+def _for_each(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
+    """One for every candidate of every row."""
+    if len(array) == 1:
+        return np.repeat(array, count * rows, axis=0)
+    return np.tile(array, (count, *[1] * (array.ndim - 1)))
+
+
+def _values(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> Values:
+    """Exact values of rows that have been encoded, and so are known to fit."""
+    numbers = [[np.nan if is_gap(v := row[f.name]) else float(v) for f in encoding.numeric] for row in rows]
+    choices = [[_choice(feature, row[feature.name]) for feature in encoding.categorical] for row in rows]
+    return Values(
+        np.array(numbers, np.float64).reshape(len(rows), -1), np.array(choices, np.intp).reshape(len(rows), -1)
+    )
+
+
+def _choice(feature: Categorical, value: Any) -> int:
+    return len(feature.categories) if is_gap(value) else feature.position(value)
+
+
+def _written(
+    encoding: Encoding, row: Mapping[str, Any], values: Values, differs: Flags, at: int
+) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
+    """A whole answer as plain values, and what of it is new."""
+    answer, changed = dict(row), {}
+    for j in np.flatnonzero(differs).tolist():
+        feature, place = encoding.schema.features[j], encoding.place[j]
+        if isinstance(feature, Continuous):
+            number = float(values.numbers[at, place])
+            whole_number = number.is_integer() and (isinstance(row[feature.name], int) or feature.decimals == 0)
+            value: Any = int(number) if whole_number and feature.step else number
+        else:
+            value = feature.categories[values.choices[at, place]]
+        answer[feature.name], changed[feature.name] = value, (row[feature.name], value)
+    return answer, changed

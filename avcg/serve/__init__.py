@@ -1,0 +1,1 @@
+"""Answers over HTTP, and the page that shows them."""

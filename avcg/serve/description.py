@@ -1,0 +1,156 @@
+"""What the service says of itself: the columns for people and pages, and rows as JSON Schema for machines."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from avcg.encoding import Encoding
+from avcg.errors import DataError
+from avcg.features import Categorical, Continuous, Feature
+from avcg.freedom import Freedom
+from avcg.schema import Schema
+from avcg.serve.engine import Engine
+
+Example = Mapping[str, Any]
+
+
+def assumption(n_models: int) -> str:
+    """What certificates rest on, in words for people."""
+    if not n_models:
+        return (
+            "No models were set aside to ask, so nothing is said about models other than today's. It is assumed that"
+            " nothing changes but what is listed."
+        )
+    return (
+        "The next model is made like the ones that were set aside and asked: independent draws that neither the answer"
+        " nor what made it has seen. It is also assumed that nothing changes but what is listed."
+    )
+
+
+def check_examples(schema: Schema, encoding: Encoding, examples: Sequence[Example]) -> None:
+    """Refuse rows that could not be asked about.
+
+    Raises:
+        DataError: With the number of the row, its column and the reason.
+    """
+    for at, row in enumerate(examples, 1):
+        try:
+            encoding.encode_row(row)
+        except DataError as error:
+            raise DataError(f"Example {at} does not fit the schema of {len(schema)} columns. {error}") from None
+
+
+def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
+    """Everything that ``GET /schema`` tells.
+
+    Args:
+        engine: Who answers.
+        limits: Of a request.
+        examples: Rows to begin with.
+    """
+    schema, free = engine.schema, Freedom.of(engine.encoding, ())
+    return {
+        "columns": [_column(engine.encoding, free, j, examples) for j in range(len(schema))],
+        "links": [list(group) for group in schema.links],
+        "max_changes": schema.max_changes,
+        "classes": list(engine.classes),
+        "survival": engine.survival,
+        "confidence": engine.confidence,
+        "n_models": engine.n_models,
+        "assumption": assumption(engine.n_models),
+        "limits": dict(limits),
+        "examples": [dict(row) for row in examples],
+    }
+
+
+def _column(encoding: Encoding, free: Freedom, j: int, examples: Sequence[Example]) -> dict[str, Any]:
+    schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.place[j]
+    group = next((group for group in schema.links if feature.name in group), (feature.name,))
+    frozen = any(schema[name].change == "none" for name in group)  # one fact: frozen in part, frozen as a whole
+    found = {
+        "name": feature.name,
+        "kind": feature.kind,
+        "type": "number" if isinstance(feature, Continuous) else "category",
+        "change": "none" if frozen else feature.change,
+        "missing": feature.missing != "error",
+        "typical": _typical(encoding, j, [row[feature.name] for row in examples]),
+        "follows": None if group[0] == feature.name else group[0],
+        "low": None,
+        "high": None,
+        "seen_low": None,
+        "seen_high": None,
+        "step": None,
+        "categories": None,
+        "ordered": False,
+        "moves": None,
+    }
+    if isinstance(feature, Continuous):
+        return found | {
+            "low": float(free.low[0, i]),
+            "high": float(free.high[0, i]),
+            "seen_low": float(encoding.low[i]),
+            "seen_high": float(encoding.high[i]),
+            "step": feature.step,
+        }
+    slots = encoding.slots[i]
+    allowed = free.moves[slots, : len(feature.categories)]
+    moves = [
+        [] if frozen else [value for k, value in enumerate(feature.categories) if k != at and allowed[at, k]]
+        for at in range(len(feature.categories))
+    ]
+    return found | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
+
+
+def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:
+    """A value to start from: of the examples where there are any, else of the training rows."""
+    feature, i = encoding.schema.features[j], encoding.place[j]
+    there = [value for value in seen if value is not None]
+    if isinstance(feature, Categorical):
+        return Counter(there).most_common(1)[0][0] if there else feature.categories[0]
+    if there:
+        return sorted(there)[len(there) // 2]
+    middle = encoding.center if encoding.scaling == "standard" else (encoding.low + encoding.high) / 2
+    value = float(encoding.on_grid(middle.copy())[i])
+    return round(value, 2) if feature.step is None and abs(value) >= 1 else value
+
+
+def row_schema(schema: Schema) -> dict[str, Any]:
+    """A row as JSON Schema.
+
+    >>> row_schema(Schema((Continuous("hours", step=1), Categorical("job", ("clerk", "nurse")))))["properties"]
+    {'hours': {'type': 'number'}, 'job': {'enum': ['clerk', 'nurse']}}
+    """
+    return {
+        "title": "FeatureRow",
+        "type": "object",
+        "properties": {feature.name: _cell_schema(feature) for feature in schema.features},
+        "required": list(schema.names),
+        "additionalProperties": False,
+    }
+
+
+def _cell_schema(feature: Feature) -> dict[str, Any]:
+    gaps = feature.missing != "error"
+    if isinstance(feature, Categorical):
+        return {"enum": [*feature.categories, *([None] if gaps else [])]}
+    return {"type": ["number", "null"] if gaps else "number"}
+
+
+def ranges_schema(schema: Schema) -> dict[str, Any]:
+    """Where answers may go, by column, as JSON Schema; columns that follow another have no range of their own."""
+    followers = {name for group in schema.links for name in group[1:]}
+    own = [feature for feature in schema.features if feature.name not in followers]
+    return {
+        "title": "Ranges",
+        "type": "object",
+        "properties": {feature.name: _range_schema(feature) for feature in own},
+        "additionalProperties": False,
+    }
+
+
+def _range_schema(feature: Feature) -> dict[str, Any]:
+    if isinstance(feature, Categorical):
+        return {"type": "array", "minItems": 1, "items": {"enum": list(feature.categories)}}
+    return {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": ["number", "null"]}}

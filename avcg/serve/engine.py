@@ -1,0 +1,204 @@
+"""Who answers behind the service: anything with a schema that turns rows given as dicts into answers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from avcg.encoding import Encoding
+from avcg.errors import AvcgError, DataError, SettingError
+from avcg.features import Continuous, Feature, plain
+from avcg.options import Row
+from avcg.schema import Schema
+from avcg.tries import CONFIDENCE
+
+if TYPE_CHECKING:
+    from avcg.amortized import AVCG
+    from avcg.explainer import Explainer
+
+# Whole numbers up to here are told apart by a float64, so that an answer comes back as it was meant.
+_EXACT = 2**53
+
+
+class Engine(Protocol):
+    """What the service needs to know and to ask. It is asked from several threads at once, and must bear it.
+
+    Attributes:
+        schema: What the columns are and what may change.
+        encoding: The scaling of the training rows: where their numbers lie.
+        classes: The labels.
+        survival: The share of models that was promised to agree with an answer.
+        confidence: Of lower bounds.
+        n_models: Models set aside that certificates ask; 0 where there are none.
+    """
+
+    schema: Schema
+    encoding: Encoding
+    classes: list[Any]
+    survival: float
+    confidence: float
+    n_models: int
+
+    def answer(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        target: Any = None,
+        *,
+        n: int = 1,
+        vary: Sequence[str] | None = None,
+        ranges: Mapping[str, Any] | None = None,
+        min_prob: float | None = None,
+        max_changes: int | None = None,
+    ) -> list[Row]:
+        """One entry for each row, with its present decision.
+
+        Args:
+            rows: Every column of the schema, and no other; None where a value is missing.
+            target: The decision wanted; None: any other than the present one.
+            n: Answers for each row.
+            vary: The columns that may change; None: all that the schema lets.
+            ranges: By column, where an answer may go: (low, high), either side None, or a list of categories.
+            min_prob: The probability of the target that the model in force must give.
+            max_changes: How many features may change at once.
+
+        Raises:
+            AvcgError: If the rows or the request cannot be meant, with the column and the reason.
+        """
+
+
+class ExplainerEngine:
+    """A fitted explainer as an engine.
+
+    Args:
+        explainer: Over tables.
+
+    >>> from avcg import BlackBox, PointMass, toys
+    >>> from avcg.baselines.nearest import NearestUnlike
+    >>> X = toys.loans(n=200).X
+    >>> rule = BlackBox(lambda rows: (rows["income"] > 50) * 1.0, X, classes=["no", "yes"])
+    >>> engine = ExplainerEngine(NearestUnlike(PointMass(rule)).fit(X))
+    >>> row = {"income": 40, "months": 12, "owns": False, "housing": "rent", "rating": "fair"}
+    >>> answer = engine.answer([row], vary=["income"])[0]
+    >>> answer.decision, answer.target, list(answer.changes)
+    ('no', 'yes', ['income'])
+    """
+
+    def __init__(self, explainer: Explainer) -> None:
+        from avcg.space import TabularSpace
+
+        if not isinstance(explainer.space_, TabularSpace):
+            raise SettingError("The service answers about rows of a table. This explainer reads images.")
+        self._explainer = explainer
+        self.encoding = explainer.space_.encoding
+        self.schema = self.encoding.schema
+        self.classes = [plain(label) for label in explainer.classes_]
+        self.survival = explainer.survival
+        self.confidence = CONFIDENCE
+        fresh = explainer.roles_.fresh
+        self.n_models = 0 if fresh is None else len(fresh)
+
+    def answer(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        target: Any = None,
+        *,
+        n: int = 1,
+        vary: Sequence[str] | None = None,
+        ranges: Mapping[str, Any] | None = None,
+        min_prob: float | None = None,
+        max_changes: int | None = None,
+    ) -> list[Row]:
+        """One entry for each row; see `Engine.answer`."""
+        for row in rows:
+            self.encoding.encode_row(row)  # whatever does not fit is said with its column, before pandas sees it
+        frame = _frame(self.schema, rows)
+        found = self._explainer.generate(
+            frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes
+        )
+        decisions = self._explainer.decide(frame)
+        return [replace(row, decision=plain(label)) for row, label in zip(found, decisions, strict=True)]
+
+
+Auditor = Callable[[bytes], str]
+
+
+def open_engine(path: str) -> tuple[Engine, Auditor]:
+    """Who answers from a folder, and who audits.
+
+    Where the folder has graphs, answers come from them, in a process that starts at once and has no need of torch
+    until somebody asks for an audit.
+
+    Args:
+        path: A folder that `AVCG.save` wrote.
+    """
+    from avcg.io.folder import read_manifest
+    from avcg.scorer import FORMAT, VERSION, Scorer
+
+    if "scorer" in read_manifest(path, FORMAT, VERSION):
+        return Scorer(path), auditor_of(lambda: _loaded(path))
+    explainer = _loaded(path)
+    return ExplainerEngine(explainer), auditor_of(lambda: explainer)
+
+
+@lru_cache(maxsize=1)
+def _loaded(path: str) -> AVCG:
+    from avcg.io.artefact import load
+
+    return load(path)
+
+
+def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
+    """From what `Counterfactuals.to_json` wrote to what `Audit.to_json` writes, under the explainer's own model.
+
+    Lost answers are replaced by the explainer where it can.
+
+    Args:
+        explainer: How to come by it, once somebody asks.
+    """
+
+    def judged(answers: bytes) -> str:
+        from avcg.answers import Counterfactuals
+        from avcg.auditing import audit
+        from avcg.hypotheses.distributions import FiniteSet
+
+        mine = explainer()
+        try:
+            told = Counterfactuals.from_json(answers)
+            for rows in (told.factuals, told.answers):
+                mine.space_.encode(rows)
+        except AvcgError:
+            raise
+        except Exception as error:  # a table made by hand can break a frame in many ways; none of them is our bug
+            raise DataError(f"These answers are incomplete or damaged ({type(error).__name__}).") from None
+        model = FiniteSet(mine.roles_.in_force, mine.space_, mine.classes_)
+        return audit(told, model, recourse=mine, threshold=mine.threshold).to_json()
+
+    return judged
+
+
+def _frame(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Any:
+    """Rows as a frame with the dtypes that the schema implies."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        {feature.name: _column(feature, [row[feature.name] for row in rows]) for feature in schema.features}
+    )
+
+
+def _column(feature: Feature, cells: list[Any]) -> Any:
+    import numpy as np
+
+    gaps = any(cell is None for cell in cells)
+    if isinstance(feature, Continuous):
+        whole = feature.step is not None and float(feature.step).is_integer() and not gaps
+        if whole and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
+            return np.array(cells, np.int64)
+        return np.array([math.nan if cell is None else cell for cell in cells], np.float64)
+    kinds = {type(value) for value in feature.categories}
+    uniform = len(kinds) == 1 and str not in kinds and not gaps
+    column = np.empty(len(cells), kinds.pop() if uniform else object)
+    column[:] = cells
+    return column

@@ -1,0 +1,60 @@
+"""Rows as plain values that JSON can hold, and back: dtypes, categories, gaps and index kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import narwhals.stable.v2 as nw
+import numpy as np
+import pandas as pd
+
+from avcg.encoding import is_gap
+
+
+def plain(value: Any) -> Any:
+    """A value as Python's own; None where it is missing."""
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if is_gap(value) else value
+
+
+def pack_rows(rows: Any) -> dict[str, Any]:
+    """A frame by columns, or an array, as plain values."""
+    if isinstance(rows, np.ndarray):
+        return {"dtype": str(rows.dtype), "shape": list(rows.shape), "values": rows.ravel().tolist()}
+    frame = rows if isinstance(rows, pd.DataFrame) else nw.from_native(rows, eager_only=True).to_pandas()
+    levels = [frame.index.get_level_values(level).to_series() for level in range(frame.index.nlevels)]
+    return {
+        "columns": {str(name): _column(column) for name, column in frame.items()},
+        "index": [_column(level) for level in levels],
+        "index_names": list(frame.index.names),
+    }
+
+
+def _column(column: pd.Series[Any]) -> dict[str, Any]:
+    kind: Any = column.dtype
+    categorical = isinstance(kind, pd.CategoricalDtype)
+    values = column.astype(str) if pd.api.types.is_datetime64_any_dtype(kind) else column
+    return {
+        "dtype": str(kind),
+        "categories": kind.categories.tolist() if categorical else None,
+        "ordered": bool(kind.ordered) if categorical else None,
+        "values": [plain(value) for value in values.tolist()],
+    }
+
+
+def unpack_rows(found: dict[str, Any]) -> Any:
+    """What `pack_rows` packed; frames come back as pandas."""
+    if "shape" in found:
+        return np.array(found["values"], dtype=found["dtype"]).reshape(found["shape"])
+    frame = pd.DataFrame({name: _series(column) for name, column in found["columns"].items()})
+    levels = [pd.Index(_series(level)) for level in found["index"]]
+    names = found["index_names"]
+    index = levels[0].rename(names[0]) if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=names)
+    return frame.set_axis(index)
+
+
+def _series(column: dict[str, Any]) -> pd.Series[Any]:
+    if column["categories"] is not None:
+        kind = pd.CategoricalDtype(column["categories"], ordered=column["ordered"])
+        return pd.Series(pd.Categorical(column["values"], dtype=kind))
+    return pd.Series(column["values"], dtype=object).astype(column["dtype"])

@@ -1,0 +1,44 @@
+"""A small explainer over made-up loans, fitted once for the tests of the service and of its page."""
+
+import asyncio
+import warnings
+from functools import cache
+
+import httpx
+
+from avcg import AVCG, Classifier, Recipe, retrains, toys
+
+TOY = toys.loans(n=300)
+
+
+@cache
+def recourse():
+    model = Classifier(hidden=(16,), epochs=60, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so short a training may not keep its promise
+        recipe = Recipe(steps=100, layers=(32, 32), batch_size=64)
+        return AVCG(retrains(model, TOY.X, TOY.y, n=8, how="bootstrap"), recipe=recipe).fit(TOY.X, TOY.y)
+
+
+@cache
+def denied():
+    return TOY.X[recourse().decide(TOY.X) == 0].head(20)
+
+
+def plain(frame):
+    """Rows as a client would send them."""
+    return [
+        {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
+        for row in frame.astype(object).to_dict("records")
+    ]
+
+
+def request(app, method, path, **options):
+    """One request to an application in this process; an exception that leaves it is an error of the test."""
+
+    async def go():
+        transport = httpx.ASGITransport(app=app, raise_app_exceptions=True)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.request(method, path, **options)
+
+    return asyncio.run(go())

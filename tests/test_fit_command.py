@@ -1,0 +1,342 @@
+"""`avcg fit`: what is read off a file, what is kept of it, and what is said about it."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import FIT, QUICK, people, run
+
+import avcg
+from avcg import amortized, distillation
+from avcg.features import Categorical, Continuous
+from avcg.io.artefact import about
+from avcg.learning import Lesson, read_lesson
+from avcg.training import Training
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("fit")
+    people().to_csv(folder / "data.csv", index=False)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(folder):
+    """As a user does it, with limits of every kind."""
+    limits = ["--only-up", "months", "--only-down", "member", "--between", "income:15:80", "--at-most", "2"]
+    return run("fit", folder / "data.csv", *FIT, *limits, *QUICK, "--out", folder / "kept", "--seed", 3)
+
+
+def lesson(path, **more):
+    said = {"target": "approved", "positive": "yes", "drop": ("id",), "categorical": ("zip",)} | more
+    return read_lesson(Lesson(str(path), **said))
+
+
+class TestReading:
+    def test_as_pandas_reads_it(self, folder):
+        """Values and gaps are those that pandas.read_csv finds."""
+        table = lesson(folder / "data.csv")
+        whole = pd.concat([table.X, table.held]).sort_index()
+        expected = pd.read_csv(folder / "data.csv", dtype={"zip": object}).drop(columns=["id", "approved"])
+        for name in expected:
+            ours, theirs = whole[name].astype(object), expected[name].astype(object)
+            assert (ours.isna() == theirs.isna()).all(), name
+            assert (ours.dropna() == theirs.dropna()).all(), name
+        assert whole.dtypes.astype(str).to_dict() == {
+            "age": "int64", "income": "float64", "months": "float64", "owns": "bool", "member": "object",
+            "housing": "object", "zip": "object",
+        }  # fmt: skip
+
+    def test_what_the_columns_are(self, folder):
+        schema = lesson(folder / "data.csv").schema
+        assert schema["income"] == Continuous("income", step=0.1)
+        assert schema["months"] == Continuous("months", step=1, missing="indicator")
+        assert schema["age"] == Continuous("age", step=1)
+        assert schema["owns"] == Categorical("owns", (False, True), ordered=True)
+        assert schema["member"].missing == "category"
+        assert schema["housing"] == Categorical("housing", ("free", "own", "rent"), missing="category")
+        assert schema["zip"].categories == ("0100", "0101", "0102", "0103")
+
+    def test_parquet_says_the_same_as_csv(self, folder):
+        people().to_parquet(folder / "data.parquet")
+        one, other = lesson(folder / "data.csv"), lesson(folder / "data.parquet")
+        pd.testing.assert_frame_equal(one.X, other.X)
+        assert (one.held_y == other.held_y).all()
+        assert one.schema == other.schema
+
+    def test_a_fifth_of_each_outcome_is_held_out(self, folder):
+        table = lesson(folder / "data.csv")
+        for label in ("yes", "no"):
+            held, kept = (table.held_y == label).sum(), (table.y == label).sum()
+            assert abs(held / (held + kept) - 0.2) < 0.01
+        assert not set(table.X.index) & set(table.held.index)
+        other = lesson(folder / "data.csv", seed=1)
+        assert set(other.held.index) != set(table.held.index)
+
+    @pytest.mark.parametrize(
+        ("outcomes", "positive", "expected"),
+        [(["0", "1"], "1", 1), (["True", "False"], "true", True), (["0.0", "1.0"], "1", 1.0), (["a b", "c"], "c", "c")],
+    )
+    def test_outcomes_of_every_kind(self, tmp_path, outcomes, positive, expected):
+        cells = [f"{i % 7},{outcomes[i % 2]}" for i in range(40)]
+        (tmp_path / "data.csv").write_text("\n".join(["x,y", *cells]))
+        table = read_lesson(Lesson(str(tmp_path / "data.csv"), "y", positive))
+        assert (table.positive, type(table.positive)) == (expected, type(expected))
+
+    def test_cells_with_commas_quotes_and_line_ends(self, tmp_path):
+        texts = ["a, b", 'say "x"', "two\nlines"] * 10
+        pd.DataFrame({"t": texts, "x": range(30), "y": [0, 1] * 15}).sample(frac=1, random_state=0).to_csv(
+            tmp_path / "data.csv", index=False
+        )
+        table = read_lesson(Lesson(str(tmp_path / "data.csv"), "y", "1"))
+        assert table.schema["t"].categories == tuple(sorted(set(texts)))
+
+
+class TestKeeping:
+    def test_the_artefact_knows_what_it_was_told(self, folder, fitted):
+        assert fitted.code == 0, fitted.err
+        noted = about(folder / "kept")
+        assert (noted["target"], noted["positive"]) == ("approved", "yes")
+        assert noted["dtypes"]["months"] == "float64"
+        assert noted["settings"]["data"] == "data.csv"
+        schema = avcg.load(folder / "kept").space_.schema
+        changes = {feature.name: feature.change for feature in schema.features}
+        expected = {"zip": "none", "age": "none", "months": "up", "member": "down"}
+        assert changes == dict.fromkeys(schema, "any") | expected
+        assert (schema["income"].low, schema["income"].high, schema.max_changes) == (15, 80, 2)
+
+    def test_the_figures_are_what_they_say(self, folder, fitted):
+        explainer, figures = avcg.load(folder / "kept"), about(folder / "kept")["held_out"]
+        table = lesson(folder / "data.csv", seed=3)
+        decisions = explainer.decide(table.held)
+        denied = table.held[decisions == "no"]
+        answers = explainer.generate(denied, "yes")
+        told = np.isin(answers.statuses, ("ok", "not_robust"))
+        assert figures["accuracy"] == pytest.approx((decisions == table.held_y).mean())
+        assert (figures["denied"], figures["violations"]) == (len(denied), 0)
+        assert figures["statuses"] == answers.summary().to_dict()
+        assert figures["coverage"] == pytest.approx((answers.statuses == "ok").mean())
+        assert figures["survival"] == pytest.approx(answers.certificate.share[told].mean())
+        assert figures["distance"] == pytest.approx(answers.distance[told].mean())
+        assert figures["changes"] == pytest.approx(answers.changed[told].sum(axis=1).mean())
+        assert figures["changes"] <= 2
+        assert figures["n_models"] == answers.certificate.n == 1
+
+    def test_people_are_told_the_same(self, folder, fitted):
+        figures = about(folder / "kept")["held_out"]
+        for words in (
+            "300 rows of", "in steps of 0.1", "Measured on 60 rows", f"{figures['accuracy']:.0%}", "violations",
+            figures["calibration"][:20], figures["assumption"], "avcg explain",
+        ):  # fmt: skip
+            assert words in fitted.out
+
+    def test_the_same_seed_the_same_artefact_and_json(self, folder, fitted):
+        limits = ["--only-up", "months", "--only-down", "member", "--between", "income:15:80", "--at-most", "2"]
+        place = folder / "again"
+        again = run("fit", folder / "data.csv", *FIT, *limits, *QUICK, "--out", place, "--seed", 3, "--json")
+        found = json.loads(again.out)
+        assert found["artefact"] == str(place)
+        assert {name: found[name] for name in about(place)["held_out"]} == about(folder / "kept")["held_out"]
+        weights = [{one.name for one in path.glob("weights-*")} for path in (folder / "kept", place)]
+        assert weights[0] == weights[1] != set()
+
+    def test_a_threshold_is_that_of_the_positive_outcome(self, folder):
+        order = ["--target", "approved", "--positive", "no", "--drop", "id", *QUICK, "--threshold", "0.7"]
+        found = run("fit", folder / "data.csv", *order, "--steps", 2, "--out", folder / "no", "--json")
+        assert found.code == 0, found.err
+        explainer = avcg.load(folder / "no")
+        rows = lesson(folder / "data.csv", categorical=()).held
+        probability = explainer.decider_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
+        assert (explainer.decide(rows) == np.where(probability > 0.7, "no", "yes")).all()
+
+    def test_columns_that_name_rows_are_pointed_out(self, tmp_path):
+        rows = people(200).assign(number=range(200))
+        rows.to_csv(tmp_path / "data.csv", index=False)
+        notes = lesson(tmp_path / "data.csv", drop=()).notes
+        assert [note.split("'")[1] for note in notes] == ["id", "number"]
+        assert all(f"--drop '{name}'" in note for name, note in zip(("id", "number"), notes, strict=True))
+
+
+@pytest.fixture
+def short_students(monkeypatch):
+    monkeypatch.setattr(distillation, "_FIRST", Training(epochs=3, batch_size=512, learning_rate=4e-3, patience=None))
+    monkeypatch.setattr(distillation, "_LATER", Training(epochs=1, batch_size=512, learning_rate=4e-3, patience=None))
+    monkeypatch.setattr(distillation, "_FEWEST_CROSSED", 500)
+    monkeypatch.setattr(amortized, "_ATTEMPTS", 100)
+    monkeypatch.setattr(amortized, "_REFINED_ROWS", 10)
+
+
+@pytest.fixture(scope="module")
+def onnx_models(folder):
+    pytest.importorskip("onnxruntime")
+    convert = pytest.importorskip("skl2onnx").to_onnx
+    from skl2onnx.common.data_types import FloatTensorType, StringTensorType
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    inputs = [("income", FloatTensorType([None, 1])), ("zip", StringTensorType([None, 1]))]
+    paths = []
+    for seed in range(3):
+        rows = people(300, seed)
+        reader = make_column_transformer((OneHotEncoder(), ["zip"]), remainder="passthrough")
+        model = make_pipeline(reader, LogisticRegression()).fit(rows[["income", "zip"]], rows["approved"])
+        content = convert(model, initial_types=inputs, options={"zipmap": False}).SerializeToString()
+        paths.append(folder / f"model{seed}.onnx")
+        paths[-1].write_bytes(content)
+    return paths, model
+
+
+@pytest.mark.usefixtures("short_students")
+class TestOtherModels:
+    def test_one_decides_and_networks_stand_beside_it(self, folder, onnx_models):
+        paths, _ = onnx_models
+        found = run("fit", folder / "data.csv", *FIT, *QUICK, "--model", paths[0], "--out", folder / "one", "--json")
+        assert found.code == 0, found.err
+        figures, explainer = json.loads(found.out), avcg.load(folder / "one")
+        assert "cannot be trained again here" in figures["assumption"]
+        assert "4 models beside it" in figures["assumption"]
+        assert figures["n_models"] == len(explainer.roles_.fresh) == 1
+        table = lesson(folder / "data.csv")
+        box = avcg.BlackBox(paths[0], table.X, classes=["no", "yes"])
+        assert (explainer.decide(table.held) == box.predict(table.held)).all()
+
+    def test_the_other_order_of_outcomes_is_noticed(self, folder, onnx_models):
+        options = ["--model", onnx_models[0][0], "--classes", "yes,no", "--out", folder / "turned", "--json"]
+        found = run("fit", folder / "data.csv", *FIT, *QUICK, "--steps", 2, *options)
+        assert "less than a coin" in found.err
+        assert "--classes no,yes." in found.err
+        assert json.loads(found.out)["accuracy"] < 0.5
+
+    def test_several_are_the_plausible_ones(self, folder, onnx_models):
+        paths = [part for path in onnx_models[0] for part in ("--model", path)]
+        options = [*paths, "--steps", 20, "--out", folder / "several", "--json"]
+        found = run("fit", folder / "data.csv", *FIT, *options)
+        assert found.code == 0, found.err
+        assert "like the 3 that were given" in json.loads(found.out)["assumption"]
+        explainer, table = avcg.load(folder / "several"), lesson(folder / "data.csv")
+        box = avcg.BlackBox(onnx_models[0][0], table.X, classes=["no", "yes"])
+        assert (explainer.decide(table.held) == box.predict(table.held)).all()
+        answers = explainer.generate(table.held[explainer.decide(table.held) == "no"], "yes")
+        ok = answers.answers[answers.statuses == "ok"]
+        assert len(ok)
+        assert (box.predict(ok) == "yes").all()
+
+
+BAD_ROWS = {
+    "no-target": lambda rows: rows.assign(approved=[None, *rows["approved"][1:]]),
+    "one-outcome": lambda rows: rows.assign(approved="yes"),
+    "many-outcomes": lambda rows: rows.assign(approved=rows["age"]),
+    "few": lambda rows: rows.head(10),
+    "no-rows": lambda rows: rows.head(0),
+    "empty-column": lambda rows: rows.assign(income=None),
+    "twice": lambda rows: rows.rename(columns={"age": "income"}),
+    "alone": lambda rows: rows[["id", "approved"]],
+    "many-ids": lambda rows: pd.concat([rows.assign(id=rows["id"] + text) for text in "ab"]),
+    "dates": lambda rows: rows.assign(age=pd.Timestamp("2024-01-01")),
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bad")
+    rows = people(200)
+    rows.to_csv(folder / "good.csv", index=False)
+    for name, spoil in BAD_ROWS.items():
+        spoil(rows).to_csv(folder / f"{name}.csv", index=False)
+    BAD_ROWS["dates"](rows).to_parquet(folder / "dates.parquet")
+    (folder / "semicolons.csv").write_text("a;b\n1;2\n")
+    (folder / "empty.csv").write_text("")
+    (folder / "ragged.csv").write_text("x,approved\n1,yes\n2,no,3\n")
+    (folder / "latin.csv").write_bytes("x,approved\né,yes\n".encode("latin-1"))
+    (folder / "quote.csv").write_text('x,approved\n"1,yes\n')
+    (folder / "broken.parquet").write_bytes(b"no parquet")
+    (folder / "broken.onnx").write_bytes(b"no onnx")
+    (folder / "a-file").write_text("")
+    (folder / "full").mkdir()
+    (folder / "full" / "letter.txt").write_text("dear")
+    return folder
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("data", "options", "says"),
+        [
+            ("absent.csv", [], "There is no file 'absent.csv'"),
+            ("good.txt", [], "Rows come as '.csv', '.parquet'"),
+            ("empty.csv", [], "empty.csv is empty"),
+            ("no-rows.csv", [], "no-rows.csv has columns and no rows"),
+            ("ragged.csv", [], "ragged.csv, line 3: 3 cells, where the first line names 2 columns"),
+            ("latin.csv", [], "latin.csv is no UTF-8 text"),
+            ("quote.csv", [], "quote.csv, line 2: unexpected end of data"),
+            ("semicolons.csv", [], "separated by semicolons. Save it with commas"),
+            ("broken.parquet", [], "broken.parquet is no parquet file"),
+            ("twice.csv", [], "has column 'income' twice"),
+            ("no-target.csv", [], "1 of 200 rows have no outcome in column 'approved' (the first: no-target.csv, line"),
+            ("one-outcome.csv", [], "Column 'approved' has 1 different values"),
+            ("many-outcomes.csv", [], "must be a column of 2 to 20 outcomes"),
+            ("few.csv", [], "few.csv has 10 rows"),
+            ("alone.csv", ["--drop", "id"], "no column left to learn from"),
+            ("empty-column.csv", ["--drop", "id"], "'income' is empty in every row. Leave it out: --drop 'income'"),
+            ("many-ids.csv", [], "Column 'id' has 400 different texts"),
+            ("dates.parquet", [], "Column 'age' is of type timestamp"),
+            ("good.csv", ["--target", "aproved"], "--target names 'aproved', which is no column. Did you mean"),
+            ("good.csv", ["--positive", "yess"], "--positive 'yess' is none of the outcomes. There is: 'no', 'yes'"),
+            ("good.csv", ["--drop", "idd"], "--drop names 'idd'"),
+            ("good.csv", ["--freeze", "agee"], "--freeze names 'agee', which is no column. Did you mean 'age'?"),
+            ("good.csv", ["--only-up", "approved"], "--only-up names 'approved', which is no column"),
+            ("good.csv", ["--categorical", "zap"], "Did you mean 'zip'?"),
+            ("good.csv", ["--only-up", "housing"], "Column 'housing' has no order"),
+            ("good.csv", ["--freeze", "age", "--only-up", "age"], "Column 'age' is frozen"),
+            ("good.csv", ["--between", "incom:1:2"], "--between names 'incom'"),
+            ("good.csv", ["--between", "income:low:high"], "e.g. income:10:60 or income:10:. Got 'low:high'"),
+            ("good.csv", ["--between", "income:90:10"], "is crossed"),
+            ("good.csv", ["--between", "housing:1:2"], "between is for numbers"),
+            ("good.csv", ["--survival", "1.5"], "--survival must be in (0, 1). Got 1.5"),
+            ("good.csv", ["--threshold", "0"], "--threshold must be in (0, 1)"),
+            ("good.csv", ["--how", "magic"], "--how must be one of 'seed', 'bootstrap', 'subsample'"),
+            ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),
+            ("good.csv", ["--model", "broken.onnx"], "broken.onnx is no ONNX model that can be run"),
+            ("good.csv", ["--classes", "yes,no"], "Without one there is nothing to name"),
+            ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--how", "seed"], "leave --hypotheses"),
+            ("good.csv", ["--out", "a-file"], "a-file is a file. Give the name of a folder"),
+            ("good.csv", ["--out", "full"], "full is a folder with other things in it"),
+        ],
+    )  # fmt: skip
+    def test_one_sentence_and_nothing_written(self, place, data, options, says, monkeypatch):
+        if "broken.onnx" in options and "--how" not in options:
+            pytest.importorskip("onnxruntime")
+        monkeypatch.chdir(place)
+        before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}
+        common = ["--target", "approved", "--positive", "yes", "--out", "new", *QUICK[:2], "--steps", 1]
+        several = options.count("--model") > 1
+        found = run("fit", data, *(common[:6] if several else common), *options)
+        assert found.code == 2, found.out
+        assert found.err.startswith("avcg: ")
+        assert found.err.count("\n") == 1
+        assert says in found.err
+        assert {path: path.stat().st_mtime_ns for path in place.rglob("*")} == before
+
+    @pytest.mark.parametrize("option", [["--at-most", "0"], ["--steps", "0"], ["--hypotheses", "1"], ["--seed", "-1"]])
+    def test_numbers_out_of_range(self, place, option, monkeypatch):
+        monkeypatch.chdir(place)
+        found = run("fit", "good.csv", "--target", "approved", "--positive", "yes", "--out", "new", *option)
+        assert found.code == 2
+        assert option[0] in found.err
+        assert not (place / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["fit", "explain"])
+def test_help_does_not_wait_for_torch(command):
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli import app\nfound = CliRunner().invoke(app,"
+        f" [{command!r}, '--help'])\nassert '--json' in found.output\nprint({{m.split('.')[0] for m in sys.modules}} &"
+        " {'torch', 'pandas', 'numpy', 'sklearn', 'pyarrow'})"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "set()"

@@ -1,0 +1,126 @@
+"""Whoever pulls the plug while something is written finds the old or the new, and never half of it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from command_line import FIT, people, run
+
+import avcg
+from avcg.io.artefact import about
+
+KILLS = 25  # of each kind
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked to be killed")
+
+# Loads everything once, then does what it is told in children of its own, which are the ones that are killed.
+NURSERY = """
+import json, os, sys
+import avcg, avcg.amortized
+from avcg import explaining
+from avcg.cli import main
+from avcg.io.artefact import load
+
+explaining.TOGETHER = 50
+for line in sys.stdin:
+    order = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        try:
+            if "argv" in order:
+                sys.argv[1:] = order["argv"]
+                main()
+            explainer = load(order["from"])
+            for turn in range(10_000):
+                explainer.random_state = turn
+                explainer.save(order["to"], about={"turn": turn})
+        finally:
+            os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+class Nursery:
+    def __init__(self):
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}  # threads do not survive a fork
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen([sys.executable, "-c", NURSERY], text=True, env=environment, **pipes)
+
+    def killed(self, order, after):
+        """Whether the child was still at work when it was killed; None after: it is left in peace."""
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        child = int(self.process.stdout.readline())
+        if after is not None:
+            time.sleep(after)
+            os.kill(child, signal.SIGKILL)  # at worst a zombie: it is waited for below
+        ended = self.process.stdout.readline()
+        return int(ended) == -signal.SIGKILL
+
+
+@pytest.fixture(scope="module")
+def nursery():
+    nursery = Nursery()
+    yield nursery
+    nursery.process.stdin.close()
+    nursery.process.wait()
+    nursery.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("interrupted")
+    people(120).to_csv(folder / "data.csv", index=False)
+    done = run("fit", folder / "data.csv", *FIT, "--hypotheses", 3, "--steps", 2, "--out", folder / "art")
+    assert done.code == 0, done.err
+    people(400, seed=5).drop(columns="approved").to_csv(folder / "rows.csv", index=False)
+    return folder
+
+
+def test_answers_are_whole_or_as_they_were(folder, nursery):
+    rng, orders, whole, took = np.random.default_rng(0), {}, {}, {}
+    for kind in ("csv", "parquet", "json"):
+        out = folder / f"answers.{kind}"
+        options = [folder / "rows.csv", "--chunk", 50, "-n", 2, "--out", out]
+        orders[kind] = {"argv": ["explain", *map(str, [folder / "art", *options])]}
+        nursery.killed(orders[kind], None)  # the first of a kind also loads what it needs
+        started = time.perf_counter()
+        nursery.killed(orders[kind], None)
+        took[kind], whole[kind] = time.perf_counter() - started, out.read_bytes()
+    at_work = 0
+    for turn in range(KILLS):
+        kind = list(orders)[turn % 3]
+        out, old = folder / f"answers.{kind}", b"as it was" if turn % 2 else None
+        out.unlink(missing_ok=True)
+        if old is not None:
+            out.write_bytes(old)
+        at_work += nursery.killed(orders[kind], rng.uniform(0.3, 1.1) * took[kind])
+        found = out.read_bytes() if out.exists() else None
+        assert found in (old, whole[kind]), f"{kind} was left with {len(found or b'')} of {len(whole[kind])} bytes"
+    assert at_work >= KILLS // 5
+    for kind in orders:  # what was left behind is in nobody's way
+        assert not nursery.killed(orders[kind], None)
+        assert (folder / f"answers.{kind}").read_bytes() == whole[kind]
+
+
+def test_an_artefact_is_the_old_or_the_new(folder, nursery):
+    rng, place = np.random.default_rng(1), folder / "saved"
+    original = avcg.load(folder / "art")
+    original.save(place, about={"turn": -1})
+    rows = pd.read_csv(folder / "rows.csv", dtype={"zip": object}).drop(columns="id").head(5)
+    rows = rows.astype({"member": object, "housing": object})
+    told, turns = original.generate(rows, "yes").to_json(), set()
+    for _ in range(KILLS):
+        assert nursery.killed({"from": str(folder / "art"), "to": str(place)}, rng.uniform(0.05, 0.4))
+        turn = about(place)["turn"]
+        loaded = avcg.load(place)
+        assert turn == -1 or loaded.random_state == turn  # the notes and the rest are of the same save
+        assert loaded.generate(rows, "yes").to_json() == told
+        turns.add(turn)
+    assert len(turns) > 1, "nothing was ever saved, so that nothing was interrupted"

@@ -1,0 +1,414 @@
+"""The page in a real browser: what people do with it, with a mouse, a keyboard or a screen reader."""
+
+import re
+import shutil
+import socket
+import threading
+import time
+from itertools import pairwise
+
+import pytest
+import uvicorn
+from served import denied, plain, recourse
+
+from avcg.serve.engine import ExplainerEngine
+from avcg.serve.service import create_app
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None:
+    pytest.skip("there is no chromium to look at the page with", allow_module_level=True)
+
+
+NAMELESS = """() => [...document.querySelectorAll("input, select, button")].filter((one) => {
+  if (one.hidden || one.closest("[hidden]")) return false;
+  const labels = [...(one.labels || [])].map((label) => label.textContent).join("");
+  return !(one.getAttribute("aria-label") || labels || (one.tagName === "BUTTON" ? one.textContent : "")).trim();
+}).map((one) => one.outerHTML)"""
+
+HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3")]
+  .filter((one) => !one.closest("[hidden]")).map((one) => one.tagName)"""
+
+# Texts whose contrast to what is behind them is below what WCAG asks at level AA.
+POOR = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const channel = (value) => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => 0.2126 * channel(r / 255) + 0.7152 * channel(g / 255) + 0.0722 * channel(b / 255);
+  const behind = (one) => {
+    const colour = parse(getComputedStyle(one).backgroundColor);
+    return colour[3] === 0 ? behind(one.parentElement) : colour;
+  };
+  const poor = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = walker.nextNode());) {
+    const one = node.parentElement;
+    const unseen = !node.textContent.trim() || !one.getClientRects().length;
+    if (unseen || one.closest(".hidden, .skip, option, template, noscript")) continue;
+    const [a, b] = [light(parse(getComputedStyle(one).color)), light(behind(one))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) poor.push([node.textContent, (a + 0.05) / (b + 0.05)]);
+  }
+  return poor;
+}"""
+
+
+@pytest.fixture(scope="module")
+def engine():
+    return ExplainerEngine(recourse())
+
+
+def serve(app):
+    """Run an application in a thread; the address, and how to stop it."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", access_log=False))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.started
+
+    def stop():
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/", stop
+
+
+@pytest.fixture(scope="module")
+def address(engine):
+    found, stop = serve(create_app(engine, examples=plain(denied().head(4))))
+    yield found
+    stop()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Open pages; whatever one logs as an error or throws fails the test."""
+    contexts, troubles = [], []
+
+    def open_page(address, *, routes=True, **options):
+        context = browser.new_context(**options)
+        context.set_default_timeout(20_000)
+        contexts.append(context)
+        page = context.new_page()
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("console", lambda said: troubles.append(said.text) if said.type == "error" else None)
+        page.requests = []
+        page.on("request", lambda asked: page.requests.append(asked.url))
+        page.goto(address)
+        if routes:
+            page.wait_for_selector(".route")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not [text for text in troubles if not text.startswith("Failed to load resource")]  # statuses are meant
+
+
+def after(page, act):
+    """Do something, and wait until its answer is shown."""
+    with page.expect_response(re.compile("/explain$")) as response:
+        act()
+    found = response.value.json()
+    expect(page.locator("#routes")).not_to_have_attribute("aria-busy", "true")
+    return found["rows"][0], response.value.request.post_data_json
+
+
+def changed(page):
+    """The columns that the routes shown change."""
+    return {item.get_attribute("data-column") for item in page.locator(".changes li").all()}
+
+
+def lock(page, column):
+    return page.locator(f'.feature[data-column="{column}"] .lock')
+
+
+class TestPage:
+    def test_it_loads_with_no_request_to_anywhere_else(self, opened, address):
+        page = opened(address)
+        assert all(url.startswith(address) for url in page.requests)
+        assert {url.removeprefix(address) for url in page.requests} == {
+            "", "static/page.css", "static/page.js", "static/theme.js", "static/icon.svg", "schema", "explain"
+        }  # fmt: skip
+        expect(page.locator("#decision")).to_have_text("0")
+        assert 1 <= page.locator(".route").count() <= 3
+
+    def test_a_route_says_what_changes_and_how_sure_that_is(self, opened, address):
+        page = opened(address)
+        row, _ = after(page, lambda: page.locator("#example").select_option("1"))
+        best, first = row["options"][0], page.locator(".route").first
+        for name, change in best["changes"].items():
+            item = first.locator(f'li[data-column="{name}"]')
+            expect(item).to_contain_text("becomes")
+            if isinstance(change["after"], str):
+                expect(item).to_contain_text(change["after"])
+        expect(first).to_contain_text(f"{best['agreeing']} of {best['n_models']} other models agree")
+        expect(first).to_contain_text(f"at least {round(100 * best['lower_bound'])} %")
+        expect(first).to_contain_text("with 95 % confidence")
+        first.locator("summary").click()
+        expect(first.locator("details")).to_contain_text("independent draws")
+
+    def test_another_row_is_another_answer(self, opened, address):
+        page = opened(address)
+        rows = plain(denied().head(4))
+        _, asked = after(page, lambda: page.locator("#example").select_option("2"))
+        assert asked["rows"] == [rows[2]]
+        income = page.get_by_label("Income, value")
+        expect(income).to_have_value(str(rows[2]["income"]))
+        _, asked = after(page, lambda: income.fill("33.25"))
+        assert asked["rows"][0]["income"] == 33.25
+        expect(page.locator("#example")).to_have_value("own")
+        _, asked = after(page, lambda: page.get_by_label("Housing, value").select_option("own"))
+        assert asked["rows"][0]["housing"] == "own"
+        _, asked = after(page, lambda: page.get_by_label("months, by slider").fill("100"))
+        assert asked["rows"][0]["months"] == 100
+        expect(page.get_by_label("Months, value")).to_have_value("100")
+
+    def test_what_is_locked_no_longer_changes(self, opened, address):
+        page = opened(address)
+        column = page.locator(".changes li").first.get_attribute("data-column")
+        button = lock(page, column)
+        expect(button).to_have_attribute("aria-pressed", "false")
+        _, asked = after(page, button.click)
+        assert column not in asked["vary"]
+        expect(button).to_have_attribute("aria-pressed", "true")
+        expect(button).to_contain_text("Locked")
+        assert column not in changed(page)
+        _, asked = after(page, page.get_by_role("button", name="Lift all limits").click)
+        assert "vary" not in asked
+        expect(button).to_have_attribute("aria-pressed", "false")
+        assert column in changed(page)
+
+    def test_a_change_can_be_locked_where_it_is_shown(self, opened, address):
+        page = opened(address)
+        item = page.locator(".changes li").first
+        column = item.get_attribute("data-column")
+        after(page, item.get_by_role("button", name=re.compile("^Lock")).click)
+        expect(lock(page, column)).to_have_attribute("aria-pressed", "true")
+        assert column not in changed(page)
+
+    def test_a_range_is_heeded(self, opened, address):
+        page = opened(address)
+        alone = recourse().generate(denied().head(4), vary=["income"]).statuses
+        page.locator("#example").select_option(str(alone.tolist().index("ok")))
+        for other in ("months", "owns", "housing", "rating"):
+            row, _ = after(page, lock(page, other).click)
+        best = row["options"][0]
+        assert set(best["changes"]) == {"income"}
+        before, wanted = best["changes"]["income"].values()
+        feature = page.locator('.feature[data-column="income"]')
+        upper = page.get_by_label("income: not above")
+        bottom, top = recourse().space_.encoding.low[0], recourse().space_.encoding.high[0]
+        half = int(200 * ((before + wanted) / 2 - bottom) / (top - bottom))  # of 200 positions, half of the way
+        row, asked = after(page, lambda: upper.fill(str(half)))
+        low, high = asked["ranges"]["income"]
+        assert low == bottom
+        assert before < high < wanted
+        assert all(option["row"]["income"] <= high for option in row["options"])
+        expect(feature.locator("output")).to_contain_text(f"to {high}")
+        expect(page.locator(".route").first).not_to_have_attribute("data-status", "ok")
+        row, asked = after(page, lambda: upper.fill("200"))
+        assert "ranges" not in asked
+        assert row["options"][0]["row"]["income"] == wanted
+
+    def test_a_range_can_be_dragged_and_its_ends_never_cross(self, opened, address):
+        page = opened(address)
+        lower, upper = page.get_by_label("months: not below"), page.get_by_label("months: not above")
+        box = upper.bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 6, box["y"] + box["height"] / 2)
+        page.mouse.down()
+        with page.expect_response(re.compile("/explain$")):
+            page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2, steps=8)
+        page.mouse.up()
+        top = int(upper.input_value())
+        assert 20 < top < 60
+        after(page, lambda: lower.fill("110"))
+        assert int(lower.input_value()) == top
+
+    def test_values_can_be_barred(self, opened, address):
+        page = opened(address)
+        feature = page.locator('.feature[data-column="housing"]')
+        feature.locator("summary").click()
+        _, asked = after(page, feature.get_by_label("own", exact=True).uncheck)
+        assert asked["ranges"] == {"housing": ["free", "rent"]}
+        expect(feature.locator("summary")).to_have_text("May become 2 of 3 values")
+        after(page, feature.get_by_label("free").uncheck)
+        _, asked = after(page, feature.get_by_label("rent").uncheck)
+        assert "housing" not in asked["vary"]
+        assert "housing" not in changed(page)
+
+    def test_fewer_changes_and_another_target(self, opened, address):
+        page = opened(address)
+        row, asked = after(page, lambda: page.get_by_label("Changes at most").select_option("1"))
+        assert asked["max_changes"] == 1
+        assert all(len(option["changes"]) <= 1 for option in row["options"])
+        row, asked = after(page, lambda: page.get_by_label("The decision wanted").select_option(label="0"))
+        assert asked["target"] == 0
+        expect(page.locator(".route")).to_have_count(1)
+        expect(page.locator(".route")).to_contain_text("Nothing needs to change")
+
+    def test_nothing_left_is_said_in_honest_words(self, opened, address):
+        page = opened(address)
+        for column in denied().columns:
+            after(page, lock(page, column).click)
+        expect(page.locator(".route")).to_have_count(1)
+        expect(page.locator(".route")).to_have_attribute("data-status", "infeasible")
+        expect(page.locator(".route")).to_contain_text("Nothing is left that may change")
+
+    def test_a_sentence_for_a_letter_is_copied(self, opened, address):
+        page = opened(address, permissions=["clipboard-read", "clipboard-write"])
+        row, _ = after(page, lambda: page.locator("#example").select_option("1"))
+        page.locator(".route").first.get_by_role("button", name="Copy as a sentence").click()
+        expect(page.locator(".route").first.get_by_role("button", name="Copied")).to_be_visible()
+        sentence = page.evaluate("navigator.clipboard.readText()")
+        assert sentence.startswith("If your ")
+        assert sentence.endswith("the decision would be 1 instead of 0.")
+        for name in row["options"][0]["changes"]:
+            assert f"your {name} were " in sentence
+        assert sentence.count(" instead of ") == len(row["options"][0]["changes"]) + 1
+        expect(page.locator("#spoken")).to_contain_text(sentence)
+
+    def test_an_older_answer_never_replaces_a_newer_one(self, opened, address):
+        page = opened(address)
+        page.evaluate("AbortController.prototype.abort = () => {}")  # so that the older one does arrive
+        held = []
+        page.route("**/explain", lambda route: held.append(route))
+        income = page.get_by_label("Income, value")
+        for many, amount in enumerate(("20", "90"), 1):
+            income.fill(amount)
+            while len(held) < many:
+                page.wait_for_timeout(20)
+        older, newer = (page.request.post(f"{address}explain", data=one.request.post_data_json).json() for one in held)
+        older["rows"][0]["decision"], newer["rows"][0]["decision"] = "older", "newer"
+        held[1].fulfill(json=newer)
+        expect(page.locator("#decision")).to_have_text("newer")
+        with page.expect_response(re.compile("/explain$")):
+            held[0].fulfill(json=older)
+        page.wait_for_timeout(100)
+        expect(page.locator("#decision")).to_have_text("newer")
+
+
+class TestEverybody:
+    def test_with_a_keyboard_alone(self, opened, address):
+        page = opened(address)
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("link", name="Skip to the answer")).to_be_focused()
+        target = lock(page, "income")
+        for _ in range(12):
+            page.keyboard.press("Tab")
+            if target.evaluate("element => element === document.activeElement"):
+                break
+        expect(target).to_be_focused()
+        assert target.evaluate("element => getComputedStyle(element).outlineStyle") == "solid"
+        _, asked = after(page, lambda: page.keyboard.press("Space"))
+        assert "income" not in asked["vary"]
+        expect(target).to_be_focused()
+        page.get_by_label("months: not above").focus()
+        _, asked = after(page, lambda: page.keyboard.press("Home"))
+        assert asked["ranges"]["months"][1] == 0
+        copy = page.locator(".route").first.locator("[data-action^=keep]")
+        copy.first.focus()
+        after(page, lambda: page.keyboard.press("Enter"))
+        assert page.evaluate("document.activeElement !== document.body")  # redrawing does not lose the place
+
+    def test_an_answer_is_read_out(self, opened, address):
+        page = opened(address)
+        spoken = page.locator("#spoken")
+        expect(spoken).to_have_attribute("aria-live", "polite")
+        row, _ = after(page, lambda: page.locator("#example").select_option("3"))
+        name = next(iter(row["options"][0]["changes"]))
+        expect(spoken).to_contain_text("The decision now is 0.")
+        expect(spoken).to_contain_text(f"{name} from ")
+
+    def test_everything_has_a_name(self, opened, address):
+        page = opened(address)
+        assert page.evaluate("document.documentElement.lang") == "en"
+        assert page.locator("h1").count() == 1
+        nameless = page.evaluate(NAMELESS)
+        assert nameless == []
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map((one) => one.id)")
+        assert len(ids) == len(set(ids))
+        levels = [int(tag[1]) for tag in page.evaluate(HEADINGS)]
+        assert levels[0] == 1
+        assert all(later <= earlier + 1 for earlier, later in pairwise(levels))
+        assert page.locator("fieldset > legend").count() >= denied().shape[1]
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    def test_text_can_be_read_against_what_is_behind_it(self, opened, address, scheme):
+        page = opened(address, color_scheme=scheme)
+        after(page, lock(page, "income").click)
+        poor = page.evaluate(POOR)
+        assert poor == []
+
+    def test_dark_follows_the_system_until_it_is_chosen(self, opened, address):
+        page = opened(address, color_scheme="dark")
+        shade = "getComputedStyle(document.body).backgroundColor"
+        dark, button = page.evaluate(shade), page.get_by_role("button", name="Dark")
+        expect(button).to_have_attribute("aria-pressed", "true")
+        button.click()
+        assert page.evaluate(shade) != dark
+        expect(button).to_have_attribute("aria-pressed", "false")
+        page.reload()
+        page.wait_for_selector(".route")
+        assert page.evaluate(shade) != dark  # remembered
+
+    @pytest.mark.parametrize("width", [360, 768, 1200])
+    def test_nothing_sticks_out(self, opened, address, width):
+        page = opened(address, viewport={"width": width, "height": 800})
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        if width == 360:
+            page.locator("#jump").click()
+            expect(page.locator("#decision")).to_be_in_viewport()
+
+
+class TestTrouble:
+    def test_a_field_that_is_empty_says_so_and_nothing_is_asked(self, opened, address):
+        page = opened(address)
+        before = len(page.requests)
+        income = page.get_by_label("Income, value")
+        income.fill("")
+        expect(page.get_by_text("Enter a number.").first).to_be_visible()
+        expect(income).to_have_attribute("aria-invalid", "true")
+        page.wait_for_timeout(250)
+        assert len(page.requests) == before
+        after(page, lambda: income.fill("40"))
+        expect(income).to_have_attribute("aria-invalid", "false")
+
+    def test_a_refusal_is_shown_in_its_own_words(self, opened, address):
+        page = opened(address)
+        reason = {"reason": "Column 'income' has a value too far away.", "where": None, "id": None}
+        page.route("**/explain", lambda route: route.fulfill(status=503, json=reason))
+        page.get_by_label("Income, value").fill("41")
+        expect(page.get_by_role("alert")).to_have_text(reason["reason"])
+        page.unroute("**/explain")
+        after(page, lambda: page.get_by_label("Income, value").fill("42"))
+        expect(page.locator("#problem")).to_be_hidden()
+
+    def test_it_asks_for_a_token_where_one_is_needed(self, opened, engine):
+        address, stop = serve(create_app(engine, token="right"))
+        try:
+            page = opened(address, routes=False)
+            field = page.get_by_label("Token")
+            expect(field).to_be_focused()
+            field.fill("wrong")
+            page.get_by_role("button", name="Continue").click()
+            expect(page.get_by_role("alert")).to_have_text("The token is not the right one.")
+            field.fill("right")
+            page.keyboard.press("Enter")
+            page.wait_for_selector(".route")
+            expect(page.locator("#entrance")).to_be_hidden()
+            expect(page.locator("#chooser")).to_be_hidden()  # no examples were given
+        finally:
+            stop()
