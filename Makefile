@@ -2,12 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := avcg tests benchmarks
+SOURCES := avcg tests benchmarks docs/hooks
 # One file of pins for every install, build environments included, so that no package can move another.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test test-all test-oldest format lint types bench results clean
+.PHONY: help setup demo test test-all test-oldest format lint types docs dist bench results clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -69,6 +69,20 @@ format: setup ## rewrite the sources in the one format
 	$(BIN)/ruff format $(SOURCES)
 	$(BIN)/ruff check --fix $(SOURCES)
 
+docs: setup ## build the documentation into site/, refusing whatever does not resolve
+	$(BIN)/zensical build --strict --clean
+	for figure in benchmarks/results/*/*.png; do mkdir -p site/$$(dirname $$figure) && cp $$figure site/$$figure; done
+
+# What is published is tried in an environment that has never seen the sources.
+dist: setup ## build wheel and sdist, install each in a new environment, and try it
+	rm -rf dist $(VENV)/dist
+	$(BIN)/python -m build --outdir dist
+	for made in dist/*.whl dist/*.tar.gz; do \
+	  rm -rf $(VENV)/dist && $(PYTHON) -m venv $(VENV)/dist \
+	  && $(VENV)/dist/bin/pip install --quiet torch && $(VENV)/dist/bin/pip install --quiet "$$made[plots,serve,onnx]" \
+	  && (cd $(VENV)/dist && bin/python ../../tests/smoke.py) || exit 1; \
+	done
+
 bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py space
 	$(BIN)/python benchmarks/speed.py hypotheses
@@ -76,11 +90,13 @@ bench: setup ## the speed figures quoted in the documentation
 	$(BIN)/python benchmarks/speed.py generate
 	$(BIN)/python benchmarks/speed.py alone
 	$(BIN)/python benchmarks/speed.py searches
+	$(BIN)/python benchmarks/speed.py onnx
+	$(BIN)/python benchmarks/speed.py serve
 
 results: setup ## run every protocol (hours; goes on where it was) and write the results page
 	for name in paper recourse frontier sweep ablation xgboost lightgbm random_forest; do $(BIN)/avcg bench run benchmarks/$$name.toml || exit 1; done
 	$(BIN)/avcg bench page docs/results.md
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site
 	find avcg tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -97,7 +97,7 @@ class Amortized(Explainer):
 
     def _noise(self, count: int) -> Tensor:
         """(count, L) the same for every row and call, so that an answer does not depend on its neighbours."""
-        rng = torch.Generator().manual_seed(self.random_state)
+        rng = torch.Generator().manual_seed(int(self.random_state))
         return torch.randn(count, self.generator_.n_latent, generator=rng)
 
     def _candidates(self, question: Question) -> Tensor:

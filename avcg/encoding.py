@@ -8,18 +8,18 @@ that a light scorer can encode a row given as a dict.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.errors import DataError, did_you_mean, enumerate_some
+from avcg.errors import DataError
 from avcg.features import Categorical, Continuous, Scalar
+from avcg.refusals import check_names, own_value, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 from avcg.schema import Schema
 
 Floats = NDArray[np.float64]
@@ -29,6 +29,7 @@ Flags = NDArray[np.bool_]
 Scaling = Literal["standard", "minmax"]
 
 _LARGEST = float(np.finfo(np.float32).max)
+_EPS = float(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,7 +278,7 @@ class Encoding:
         """
         numbers = codes.astype(np.float64) * self.scale + self.center
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
-        blur = np.finfo(np.float32).eps * (np.abs(codes) + 1.0) * self.scale
+        blur = _EPS * (np.abs(codes) + 1.0) * self.scale
         plain = self.on_grid(numbers)
         for digits, columns in self._digits:
             plain[..., columns] = np.round(numbers[..., columns], digits)
@@ -287,22 +288,23 @@ class Encoding:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
         result = numbers.copy()
         for step, decimals, columns in self.grids:
-            # The second rounding removes what 3 * 0.1 leaves behind, so that people see 0.3.
-            result[..., columns] = np.round(np.rint(numbers[..., columns] / step) * step, decimals)
+            result[..., columns] = multiple(np.rint(numbers[..., columns] / step), step, decimals)
         return result
 
     @cached_property
     def _digits(self) -> list[tuple[int, Positions]]:
         """Columns without a grid, by how many decimals their codes can tell apart."""
         # Half a unit of the last digit kept is below what the code of a typical value can tell apart.
-        digits = np.clip(np.ceil(-np.log10(np.finfo(np.float32).eps * self.scale)), -15, 22).astype(int)
+        digits = np.clip(np.ceil(-np.log10(_EPS * self.scale)), -15, 22).astype(int)
         free = (self.steps == 0) & (self.low < self.high)
         return [(int(one), np.flatnonzero(free & (digits == one))) for one in np.unique(digits[free])]
 
     @cached_property
-    def grids(self) -> list[tuple[float, int, Positions]]:
-        """Columns on a grid, by their step."""
+    def grids(self) -> list[tuple[float, int, Positions | slice]]:
+        """Columns on a grid, by their step: which, or all."""
         steps, decimals = np.asarray(self.steps), np.asarray(self.decimals)
+        if len(steps) and steps[0] > 0 and (steps == steps[0]).all():
+            return [(float(steps[0]), int(decimals[0]), slice(None))]
         return [
             (float(one), int(decimals[steps == one][0]), np.flatnonzero(steps == one))
             for one in np.unique(steps[steps > 0])
@@ -336,7 +338,7 @@ class Encoding:
         x = [0.0] * self.width
         numbers, choices = self._readers
         for feature, at, center, scale, gap in numbers:
-            value = _plain(row[feature.name])
+            value = own_value(row[feature.name])
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
                 x[at] = (value - center) / scale
                 if not -_LARGEST <= x[at] <= _LARGEST:
@@ -348,7 +350,7 @@ class Encoding:
             else:
                 refuse_numbers(feature.name, [value])
         for feature, start, slots in choices:
-            value = _plain(row[feature.name])
+            value = own_value(row[feature.name])
             slot = slots.get(value) if isinstance(value, (str, int, float)) else None
             if slot is not None and isinstance(value, bool) is isinstance(feature.categories[0], bool):
                 x[slot] = 1.0
@@ -361,6 +363,11 @@ class Encoding:
         return np.array(x, np.float32)
 
 
+def multiple(count: Floats, step: float, decimals: int) -> Floats:
+    """So many steps, without what 3 * 0.1 leaves behind: people see 0.3."""
+    return count * step if decimals == 0 else np.round(count * step, decimals)
+
+
 def _width(feature: Continuous | Categorical) -> int:
     gap = feature.missing != "error"
     return (len(feature.categories) if isinstance(feature, Categorical) else 1) + gap
@@ -369,84 +376,3 @@ def _width(feature: Continuous | Categorical) -> int:
 def is_gap(value: object) -> bool:
     """Whether a value means "missing": None, pandas' NA, or a number that is not one."""
     return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)
-
-
-def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
-    """Refuse rows that lack a column of the schema, have one too many, or have one twice.
-
-    Raises:
-        DataError: With the column and the fix.
-    """
-    strange = [name for name in names if not isinstance(name, str)]
-    if strange:
-        raise DataError(f"Column names must be texts. Got {strange[0]!r}; rename, e.g. X.columns.astype(str).")
-    twice = sorted(str(name) for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise DataError(f"The rows have column {enumerate_some(twice)} twice. Rename or drop one of them.")
-    there, known = set(names), set(wanted)
-    missing = [name for name in wanted if name not in there]
-    extra = [name for name in names if name not in known]
-    if missing:
-        raise DataError(f"The rows lack column {enumerate_some(missing)}. {did_you_mean(missing[0], names)}")
-    if extra:
-        raise DataError(
-            f"The rows have column {enumerate_some(extra)}, which the schema does not know. Drop it, e.g."
-            " X[list(schema)], or make a schema that has it."
-        )
-
-
-def refuse_gaps(name: str, count: int) -> NoReturn:
-    """A column that refuses gaps has some."""
-    raise DataError(
-        f"Column {name!r} has {count} missing value{'s' * (count != 1)}. Fill or drop them, or say"
-        f" schema.allow_missing({name!r})."
-    )
-
-
-def refuse_far(name: str) -> NoReturn:
-    """A number has no code."""
-    raise DataError(
-        f"Column {name!r} has a value too far from the training rows to be encoded. Check it for typing errors."
-    )
-
-
-def refuse_numbers(name: str, values: Sequence[object]) -> NoReturn:
-    """A numeric column holds something else."""
-    infinite = all(isinstance(value, float) and value in (np.inf, -np.inf) for value in values)
-    boolean = all(isinstance(value, (bool, np.bool_)) for value in values)
-    fix = (
-        "Replace them with finite numbers."
-        if infinite
-        else "The schema has it as a number: convert it with .astype(int), or infer a schema that has it as boolean."
-        if boolean
-        else f"Convert it, e.g. with pandas.to_numeric, or infer a schema with kinds={{{name!r}: 'categorical'}}."
-    )
-    what = "infinite" if infinite else "not a number"
-    count = len(values)
-    raise DataError(
-        f"Column {name!r} has {count} value{'s' * (count != 1)} {what}: {enumerate_some(_some(values))}. {fix}"
-    )
-
-
-def refuse_categories(feature: Categorical, count: int, values: Sequence[object]) -> NoReturn:
-    """A categorical column holds values that are no category of it."""
-    if feature.kind == "yes or no":
-        fix = "The schema has it as boolean: convert it with .astype(bool), or infer a schema that has it as a number."
-    else:
-        fix = (
-            f"It knows: {enumerate_some(feature.categories, 12)}. Map the new value to one of these, or infer the"
-            " schema from rows that have it."
-        )
-    raise DataError(
-        f"Column {feature.name!r} has {count} value{'s' * (count != 1)} that {'is' if count == 1 else 'are'} no"
-        f" category of it: {enumerate_some(_some(values))}. {fix}"
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _some(values: Sequence[object]) -> list[object]:
-    """Different values as plain Python ones, first come first."""
-    return list({repr(value): _plain(value) for value in values}.values())

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from avcg.encoding import Codes, Encoding, Flags, Floats, Values
+from avcg.encoding import Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.errors import DataError
 from avcg.features import Continuous
 from avcg.freedom import Freedom, enterable, interval
@@ -85,14 +85,14 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
         (..., B, n), NaN where a gap may not be filled.
     """
     low, high = room(freedom, here)
-    value = np.clip(wanted, low, high)
+    value = np.minimum(np.maximum(wanted, low), high)
     # A float32 code of a bound reads back as nearly the bound: 0 as 2e-09. It is the bound that was meant.
     for bound in (low, high):
         value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
     for step, decimals, at in encoding.grids:
         first, last = _multiples(low[:, at], high[:, at], step, decimals)
-        nearest = np.clip(np.rint(wanted[..., at] / step), first, last)
-        value[..., at] = np.where(first <= last, np.round(nearest * step, decimals), here[:, at])
+        nearest = np.minimum(np.maximum(np.rint(wanted[..., at] / step), first), last)
+        value[..., at] = np.where(first <= last, multiple(nearest, step, decimals), here[:, at])
     return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
 
 
@@ -107,10 +107,12 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
     Checked on the multiples themselves, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
     """
     first, last = np.ceil(low / step), np.floor(high / step)
-    first = np.where(np.round((first - 1) * step, decimals) >= low, first - 1, first)
-    last = np.where(np.round((last + 1) * step, decimals) <= high, last + 1, last)
-    first = np.where(np.round(first * step, decimals) < low, first + 1, first)
-    return first, np.where(np.round(last * step, decimals) > high, last - 1, last)
+    if step == 1:  # nothing to be rounded
+        return first, last
+    first = np.where(multiple(first - 1, step, decimals) >= low, first - 1, first)
+    last = np.where(multiple(last + 1, step, decimals) <= high, last + 1, last)
+    first = np.where(multiple(first, step, decimals) < low, first + 1, first)
+    return first, np.where(multiple(last, step, decimals) > high, last - 1, last)
 
 
 def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:

@@ -20,10 +20,10 @@ from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values, is_
 from avcg.errors import ArtefactError, DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.features import Categorical, Continuous
 from avcg.freedom import Freedom, Ranges, Vary
-from avcg.io.folder import read_file, read_manifest
+from avcg.io.folder import read_folder, read_manifest
 from avcg.io.spaces import unpack_encoding
 from avcg.io.tensors import read_tensors
-from avcg.options import Option, Row
+from avcg.options import Option, Row, Status
 from avcg.projection import allowed_entries, changes, charges, project, restore, room, unit_charges
 from avcg.schema import Schema
 from avcg.tries import (
@@ -54,6 +54,8 @@ class _Question:
     min_prob: float | None
 
     def take(self, rows: Positions) -> _Question:
+        if len(rows) == len(self.x) == 1:
+            return self
         freedom = self.freedom if self.freedom.rows == 1 else self.freedom.take(rows)
         return replace(self, x=self.x[rows], target=self.target[rows], freedom=freedom)
 
@@ -78,14 +80,13 @@ class Scorer:
     """
 
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
-        manifest = read_manifest(path, FORMAT, VERSION)
-        said = manifest.get("scorer")
-        if said is None:
+        if "scorer" not in read_manifest(path, FORMAT, VERSION):
             raise ArtefactError(
                 f"{path} has no graphs to answer from. Save the explainer with save(path, graphs=True), which needs the"
                 " extra 'onnx' and models that are networks."
             )
-        arrays = read_tensors(read_file(path, manifest, TABLES))
+        manifest, files = read_folder(path, FORMAT, VERSION, (GENERATOR, JUDGES, TABLES))
+        said, arrays = manifest["scorer"], read_tensors(files[TABLES])
         self.encoding, self._freedom = unpack_encoding(manifest["space"], arrays)
         self.schema: Schema = self.encoding.schema
         self.classes: list[Any] = manifest["classes"]["values"]
@@ -99,8 +100,9 @@ class Scorer:
         self._noise = {int(n.removeprefix("noise.")): a for n, a in arrays.items() if n.startswith("noise.")}
         self._mean = np.zeros_like(self._noise[1])
         self._bank = [arrays[f"bank.{i}"] for i in range(len(self.classes))]
-        self._generator = _session(read_file(path, manifest, GENERATOR), threads)
-        self._judges = _session(read_file(path, manifest, JUDGES), threads)
+        self._priced = [rows * self.encoding.prices for rows in self._bank]
+        self._generator = _session(files[GENERATOR], threads)
+        self._judges = _session(files[JUDGES], threads)
         self._coded = self._freedom.coded(self.encoding)
 
     def answer(
@@ -210,13 +212,10 @@ class Scorer:
         shifts = self._mean if noise is None else noise
         count, rows = len(shifts), len(question.x)
         coded = self._coded if question.freedom is self._freedom else question.freedom.coded(self.encoding)
-        feed = {
-            "x": np.tile(question.x, (count, 1)),
-            "target": np.tile(question.target, count),
-            "margin": margin.ravel() if margin.ndim > 1 else np.tile(margin, count),
-            "noise": np.repeat(shifts, rows, axis=0),
-            **{name: _for_each(array, count, rows) for name, array in coded.items()},
-        }
+        once: dict[str, NDArray[Any]] = {"x": question.x, "target": question.target, **coded}
+        feed = {name: _for_each(array, count, rows) for name, array in once.items()}
+        feed["margin"] = margin.ravel() if margin.ndim > 1 else _for_each(margin, count, rows)
+        feed["noise"] = shifts if rows == 1 else np.repeat(shifts, rows, axis=0)
         (found,) = self._generator.run(["answer"], feed)
         return project(self.encoding, question.freedom, found.reshape(count, rows, -1), question.x)
 
@@ -224,13 +223,13 @@ class Scorer:
         """(count, B, D) rows of the target that cost least to become, with what may not change put back."""
         result = np.broadcast_to(question.x, (count, *question.x.shape)).copy()
         prices = self.encoding.prices
-        for label, bank in enumerate(self._bank):
+        for label, (rows, bank) in enumerate(zip(self._bank, self._priced, strict=True)):
             mine = np.flatnonzero(question.target == label)
             if len(mine) and len(bank):
-                apart = np.abs((question.x[mine, None] - bank[None]) * prices).sum(axis=-1)
-                near = np.argsort(apart, axis=1, kind="stable")[:, :count]
+                apart = np.stack([np.abs(bank - one).sum(axis=1) for one in question.x[mine] * prices])
+                near = _least(apart, count)
                 some = question.take(mine)
-                result[: near.shape[1], mine] = project(self.encoding, some.freedom, bank[near.T], some.x)
+                result[: near.shape[1], mine] = project(self.encoding, some.freedom, rows[near.T], some.x)
         return result
 
     def _without(self, question: _Question, answers: Codes, rank: int) -> Freedom | None:
@@ -279,7 +278,7 @@ class Scorer:
     def _costs(self, question: _Question, candidates: Codes) -> Floats:
         """(K, B) what candidates cost; one that is refused costs more than any price."""
         flat = candidates.reshape(-1, candidates.shape[-1])
-        wanted = np.tile(question.target, len(candidates))
+        wanted = _for_each(question.target, len(candidates), len(question.x))
         said = self._asked(flat)
         valid = self._valid(self._in_force(said), wanted, question.min_prob)
         share = self._teacher_weights @ self._agree(said[: self._n_teachers], wanted).astype(np.float64)
@@ -341,11 +340,9 @@ class Scorer:
         after = self._in_force(said)
         agreeing = self._agree(said[self._n_teachers :], each.target).sum(axis=0)
         robust = agreeing >= (self.survival - 1e-9) * self.n_models
-        statuses = np.select(
-            [already[place], stuck[place], ~self._valid(after, each.target, question.min_prob), ~robust],
-            ["already_target", "infeasible", "not_valid", "not_robust"],
-            "ok",
-        ).tolist()
+        valid = self._valid(after, each.target, question.min_prob)
+        flags = zip(already[place].tolist(), stuck[place].tolist(), valid.tolist(), robust.tolist(), strict=True)
+        statuses = [_status(*each_one) for each_one in flags]
         probability = after[np.arange(len(place)), each.target].astype(np.float64).tolist()
         distance = self._distance(received, each.x).astype(np.float64).tolist()
         differs, sets_aside = changes(self.encoding, values, here), self.n_models > 0
@@ -378,6 +375,12 @@ class Scorer:
         return ~((moves | elsewhere) & cap)
 
 
+def _status(already: bool, stuck: bool, valid: bool, robust: bool) -> Status:
+    if already or stuck:
+        return "already_target" if already else "infeasible"
+    return "not_valid" if not valid else "ok" if robust else "not_robust"
+
+
 def _session(content: bytes, threads: int) -> Any:
     try:
         import onnxruntime
@@ -389,8 +392,19 @@ def _session(content: bytes, threads: int) -> Any:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
+def _least(values: Codes, count: int) -> Positions:
+    """(B, count) positions of the least of each line, the least first; all where there are not so many."""
+    if values.shape[1] <= count:
+        return np.argsort(values, axis=1, kind="stable")
+    some = np.argpartition(values, count - 1, axis=1)[:, :count]
+    order = np.argsort(np.take_along_axis(values, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)
+
+
 def _for_each(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
     """One for every candidate of every row."""
+    if len(array) == count * rows:
+        return array
     if len(array) == 1:
         return np.repeat(array, count * rows, axis=0)
     return np.tile(array, (count, *[1] * (array.ndim - 1)))

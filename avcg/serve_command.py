@@ -140,6 +140,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening = socket.socket(kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
+        listening.listen(_CONNECTIONS)  # who calls from now on waits, and is not turned away
     except OSError as error:
         raise SettingError(f"Nothing can listen at {host}, port {port}: {error.strerror}. Try --port 0.") from None
     return listening

@@ -16,7 +16,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
-    "errors", "progress", "outputs", "wishes", "options", "tries", "features", "schema", "wording", "encoding", "links", "freedom", "projection",
+    "errors", "progress", "outputs", "wishes", "options", "tries", "features", "schema", "wording", "refusals", "encoding", "links", "freedom", "projection",
     "relaxation", "io.folder", "io.tensors", "io.spaces", "scorer", "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
     "hypotheses.predictors", "models.networks", "models.opened", "models.affine", "models.from_sklearn",
     "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
@@ -43,6 +43,7 @@ LATE = {
     ("bench.protocol", "bench.methods"),
     ("auditing", "report.audit_page"),
     ("amortized", "io.artefact"),
+    ("amortized", "io.graphs"),
 }
 
 

@@ -46,7 +46,7 @@ _WEIGHTS = "weights.safetensors"
 _PROBES, _CROSSED = 16, 128
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "torch")
 _LONGEST_LABEL = 4096
-# Functions of this package that a recipe may name, in words of their own and with numbers.
+# What a recipe may name: functions of this package, and those that are made with numbers.
 _FUNCTIONS = {
     one.__name__: one
     for one in (risk.expected_log_likelihood, risk.log_expected_likelihood, risk.worst_case, mean_squared)
@@ -209,9 +209,9 @@ def _put_in_place(
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.calibration_ = _unpack_calibration(content["calibration"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
-    if isinstance(students, Stacked) is explainer.teachers_.differentiable:
-        raise ArtefactError("There must be students where models can only be asked, and nowhere else.")
-    if isinstance(students, Stacked):
+    if students is not None:
+        if not isinstance(students, Stacked):
+            raise ArtefactError("The students of models that can only be asked must be networks of one make.")
         explainer.distillation_ = Distillation.of(students, [Fidelity(**one) for one in content["fidelity"]])
     explainer.generator_ = _unpack_generator(explainer, arrays, content["n_latent"])
     explainer.is_fitted_ = True
@@ -245,7 +245,7 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
     students = explainer.distillation_
     return {
         "settings": settings,
-        "classes": {"dtype": str(explainer.classes_.dtype), "values": explainer.classes_.tolist()},
+        "classes": _pack_classes(explainer.classes_),
         "recipe": _pack_recipe(explainer.recipe_),
         "n_latent": explainer.generator_.n_latent,
         "refined_margin": explainer.refined_margin_,
@@ -281,6 +281,15 @@ def _unpack_space(said: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
     if wrong is not None or (dtype != np.uint8 and dtype.kind != "f") or (said["layout"] == "none" and depth != 1):
         raise ArtefactError(f"These are no pictures: {wrong or said}.")
     return ImageSpace(layout=said["layout"], dtype=dtype, size=tuple(size), **tensors)
+
+
+def _pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
+    said = {"dtype": str(classes.dtype), "values": classes.tolist()}
+    try:
+        _unpack_classes(said)
+    except (ArtefactError, TypeError):
+        raise SettingError(f"Labels of the kind {classes.dtype} cannot be stored. Use texts or numbers.") from None
+    return said
 
 
 def _unpack_classes(said: Mapping[str, Any]) -> NDArray[Any]:

@@ -106,16 +106,24 @@ def read_folder(
     Raises:
         ArtefactError: If something is missing, changed, newer or of another kind.
     """
-    manifest = read_manifest(path, kind, version)
     while True:
+        before = _stamp(path)
+        manifest = read_manifest(path, kind, version)
         try:
             wanted = manifest["files"] if names is None else names
             return manifest, {name: read_file(path, manifest, name) for name in wanted}
         except ArtefactError:
-            before, manifest = manifest, read_manifest(path, kind, version)
-            if manifest["sha256"] == before["sha256"]:
+            if _stamp(path) == before:
                 raise
-            # It has just been replaced by a newer one.
+            # It has just been replaced by another, perhaps with the same words.
+
+
+def _stamp(path: str | Path) -> tuple[int, int] | None:
+    """Which manifest a folder has: every save writes a new one."""
+    with suppress(OSError, ValueError):
+        found = (Path(path) / MANIFEST).stat()
+        return found.st_ino, found.st_mtime_ns
+    return None
 
 
 def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from avcg.certificates import clopper_pearson
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
 from avcg.generator import Generator, Request
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
-from avcg.io.spaces import pack_encoding
+from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
 from avcg.relaxation import Relaxation
 from avcg.scorer import GENERATOR, JUDGES, TABLES
@@ -139,6 +139,7 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     everyone = [_at_home(one) for one in (teachers, fresh) if one is not None]
     n_fresh, in_force = 0 if fresh is None else len(fresh), explainer.roles_.in_force
     _, arrays = pack_encoding(space.encoding, space.freedom.links)
+    arrays |= pack_limits(space.encoding, space.freedom)
     arrays |= {f"bank.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.bank_.rows)}
     arrays |= {
         f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * _MOST_ANSWERS + 1)

@@ -270,7 +270,7 @@ def _unpacked(frame: dict[str, Any]) -> pd.DataFrame:
     rows = unpack_rows(frame)
     if not isinstance(rows, pd.DataFrame):
         raise ArtefactError("The rows to recognise models by are no table.")
-    mixed = [str(name) for name, dtype in rows.dtypes.items() if dtype.kind == "O"]
+    mixed = [str(name) for name, dtype in rows.dtypes.items() if str(dtype) == "object"]
     return rows.assign(**{name: rows[name].where(rows[name].notna(), np.nan) for name in mixed})  # JSON has no NaN
 
 

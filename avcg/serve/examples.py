@@ -6,9 +6,9 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from avcg.encoding import check_names
 from avcg.errors import DataError, enumerate_some
 from avcg.features import Categorical, Feature
+from avcg.refusals import check_names
 from avcg.schema import Schema
 
 _GAPS = ("", "NA", "NaN", "nan", "null", "None")

@@ -10,6 +10,8 @@ from typing import Any
 from avcg.options import Row
 from avcg.serve.engine import Engine
 
+_PATIENCE = 0.0003  # seconds
+
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
@@ -20,7 +22,10 @@ class _Waiting:
 
 
 class Together:
-    """Gathers what waits in one turn of the event loop. Nobody waits for requests that are still to come.
+    """Gathers requests that arrive at the same time.
+
+    Whoever comes alone is answered at once. While several ask at a time, the first waits for as many as there were the
+    last time, but never longer than a fraction of what an answer takes.
 
     Args:
         engine: Who answers; to it a row's answer must not depend on its neighbours.
@@ -31,6 +36,8 @@ class Together:
         self._engine = engine
         self._most = most
         self._waiting: list[_Waiting] = []
+        self._usual = 1  # requests answered together the last time
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def answer(self, rows: Sequence[Mapping[str, Any]], target: Any, n: int) -> list[Row]:
         """One entry for each row, as `Engine.answer` gives it where nothing else is asked.
@@ -41,10 +48,13 @@ class Together:
             n: Answers for each row.
         """
         loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._ask, loop)
         mine = _Waiting(rows, target, n, loop.create_future())
         self._waiting.append(mine)
+        if len(self._waiting) == 1:
+            self._alarm = loop.call_later(_PATIENCE if self._usual > 1 else 0.0, self._ask, loop)
+        elif len(self._waiting) == self._usual and self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = loop.call_later(0.0, self._ask, loop)
         return await mine.answer
 
     def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -61,7 +71,7 @@ class Together:
                 size += len(one.rows) * one.n
             else:
                 later.append(one)
-        self._waiting = later
+        self._waiting, self._usual = later, len(now)
         if later:
             loop.call_soon(self._ask, loop)
         if now:

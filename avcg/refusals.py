@@ -1,0 +1,93 @@
+"""Rows that do not fit, said with the column, how many there are, a few values and the fix. numpy alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+
+from avcg.errors import DataError, did_you_mean, enumerate_some
+from avcg.features import Categorical
+
+
+def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
+    """Refuse rows that lack a column of the schema, have one too many, or have one twice.
+
+    Raises:
+        DataError: With the column and the fix.
+    """
+    strange = [name for name in names if not isinstance(name, str)]
+    if strange:
+        raise DataError(f"Column names must be texts. Got {strange[0]!r}; rename, e.g. X.columns.astype(str).")
+    twice = sorted(str(name) for name, count in Counter(names).items() if count > 1)
+    if twice:
+        raise DataError(f"The rows have column {enumerate_some(twice)} twice. Rename or drop one of them.")
+    there, known = set(names), set(wanted)
+    missing = [name for name in wanted if name not in there]
+    extra = [name for name in names if name not in known]
+    if missing:
+        raise DataError(f"The rows lack column {enumerate_some(missing)}. {did_you_mean(missing[0], names)}")
+    if extra:
+        raise DataError(
+            f"The rows have column {enumerate_some(extra)}, which the schema does not know. Drop it, e.g."
+            " X[list(schema)], or make a schema that has it."
+        )
+
+
+def refuse_gaps(name: str, count: int) -> NoReturn:
+    """A column that refuses gaps has some."""
+    raise DataError(
+        f"Column {name!r} has {count} missing value{'s' * (count != 1)}. Fill or drop them, or say"
+        f" schema.allow_missing({name!r})."
+    )
+
+
+def refuse_far(name: str) -> NoReturn:
+    """A number has no code."""
+    raise DataError(
+        f"Column {name!r} has a value too far from the training rows to be encoded. Check it for typing errors."
+    )
+
+
+def refuse_numbers(name: str, values: Sequence[object]) -> NoReturn:
+    """A numeric column holds something else."""
+    infinite = all(isinstance(value, float) and value in (np.inf, -np.inf) for value in values)
+    boolean = all(isinstance(value, (bool, np.bool_)) for value in values)
+    fix = (
+        "Replace them with finite numbers."
+        if infinite
+        else "The schema has it as a number: convert it with .astype(int), or infer a schema that has it as boolean."
+        if boolean
+        else f"Convert it, e.g. with pandas.to_numeric, or infer a schema with kinds={{{name!r}: 'categorical'}}."
+    )
+    what = "infinite" if infinite else "not a number"
+    count = len(values)
+    raise DataError(
+        f"Column {name!r} has {count} value{'s' * (count != 1)} {what}: {enumerate_some(_some(values))}. {fix}"
+    )
+
+
+def refuse_categories(feature: Categorical, count: int, values: Sequence[object]) -> NoReturn:
+    """A categorical column holds values that are no category of it."""
+    if feature.kind == "yes or no":
+        fix = "The schema has it as boolean: convert it with .astype(bool), or infer a schema that has it as a number."
+    else:
+        fix = (
+            f"It knows: {enumerate_some(feature.categories, 12)}. Map the new value to one of these, or infer the"
+            " schema from rows that have it."
+        )
+    raise DataError(
+        f"Column {feature.name!r} has {count} value{'s' * (count != 1)} that {'is' if count == 1 else 'are'} no"
+        f" category of it: {enumerate_some(_some(values))}. {fix}"
+    )
+
+
+def own_value(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _some(values: Sequence[object]) -> list[object]:
+    """Different values as plain Python ones, first come first."""
+    return list({repr(value): own_value(value) for value in values}.values())
