@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from avcg.answers import Counterfactuals
 from avcg.baselines.descent import GradientSearch
@@ -334,14 +335,14 @@ class InForce:
     """The model that an explainer answers for, as one that is asked about rows.
 
     Args:
-        explainer: Fitted, over tables.
+        explainer: Fitted.
     """
 
     def __init__(self, explainer: Explainer) -> None:
-        self._explainer = explainer
-        self.classes_ = explainer.classes_
-        space = explainer.space_
-        self.feature_names_in_ = np.array(space.schema.names if isinstance(space, TabularSpace) else (), object)
+        check_is_fitted(explainer)
+        self._explainer, self.classes_ = explainer, explainer.classes_
+        if isinstance(explainer.space_, TabularSpace):
+            self.feature_names_in_ = np.array(explainer.space_.schema.names, object)
 
     def predict_proba(self, rows: Any) -> Floats:
         """(N, C)."""
@@ -368,11 +369,11 @@ def _drawn(models: HypothesisDistribution) -> FiniteSet:
 
 def _opened(model: Any, told: Counterfactuals) -> Any:
     """A model that takes the rows and knows the targets."""
+    model = InForce(model) if isinstance(model, Explainer) else model
     if isinstance(told.answers, np.ndarray):
         if not (hasattr(model, "predict_proba") and hasattr(model, "classes_")):
             raise SettingError(f"To be asked about images, a {type(model).__name__} needs predict_proba and classes_.")
     elif not isinstance(model, BlackBox):
-        model = InForce(model) if isinstance(model, Explainer) else model
         model = _box(model, _pandas(told.answers), np.unique(told.target))
     _places(np.asarray(model.classes_), told.target)
     return model

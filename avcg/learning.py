@@ -127,7 +127,8 @@ def read_lesson(lesson: Lesson) -> Table:
     with open_rows(lesson.data) as source:
         where = source.name
         check_columns("--target", [lesson.target], source.columns)
-        rest = [name for name in source.columns if name != lesson.target]
+        # What pandas calls an index that it had to keep, and does not count among the columns itself.
+        rest = [name for name in source.columns if name != lesson.target and not name.startswith("__index_level_")]
         check_columns("--drop", lesson.drop, rest)
         columns = [name for name in rest if name not in lesson.drop]
         check_columns("--categorical", lesson.categorical, columns)

@@ -87,6 +87,16 @@ class TestReading:
         table = read_lesson(Lesson(str(tmp_path / "data.csv"), "y", positive))
         assert (table.positive, type(table.positive)) == (expected, type(expected))
 
+    def test_an_index_of_pandas(self, tmp_path):
+        """Nameless in a CSV file, where it is pointed out; by a name of its own in parquet, where it is left out."""
+        rows = people(200).drop(columns="id").sample(frac=1, random_state=0)
+        rows.reset_index(drop=True).to_csv(tmp_path / "data.csv")
+        rows.to_parquet(tmp_path / "data.parquet")
+        assert "--drop 'Unnamed: 0'" in lesson(tmp_path / "data.csv", drop=()).notes[0]
+        table = lesson(tmp_path / "data.parquet", drop=())
+        assert list(table.X) == list(rows.columns.drop("approved"))
+        assert table.notes == ()
+
     def test_cells_with_commas_quotes_and_line_ends(self, tmp_path):
         texts = ["a, b", 'say "x"', "two\nlines"] * 10
         pd.DataFrame({"t": texts, "x": range(30), "y": [0, 1] * 15}).sample(frac=1, random_state=0).to_csv(
@@ -152,6 +162,22 @@ class TestKeeping:
         rows = lesson(folder / "data.csv", categorical=()).held
         probability = explainer.decider_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
         assert (explainer.decide(rows) == np.where(probability > 0.7, "no", "yes")).all()
+
+    def test_more_than_two_outcomes(self, tmp_path):
+        rows = people(200)
+        rows["approved"] = np.where(rows["income"] > 70, "gold", rows["approved"])
+        rows.to_csv(tmp_path / "data.csv", index=False)
+        options = ["--target", "approved", "--positive", "gold", "--drop", "id,zip", *QUICK]
+        found = run("fit", tmp_path / "data.csv", *options, "--out", tmp_path / "kept", "--json")
+        assert found.code == 0, found.err
+        assert json.loads(found.out)["denied"] > 0
+        told = run("explain", tmp_path / "kept", tmp_path / "data.csv", "--out", tmp_path / "answers.csv")
+        assert told.code == 0, told.err
+        answers = pd.read_csv(tmp_path / "answers.csv")
+        valid = answers[answers["status"].isin(["ok", "not_robust"])]
+        assert len(valid)
+        rows = valid[list(avcg.load(tmp_path / "kept").space_.schema)]
+        assert (avcg.load(tmp_path / "kept").decide(rows.astype({"member": object})) == "gold").all()
 
     def test_columns_that_name_rows_are_pointed_out(self, tmp_path):
         rows = people(200).assign(number=range(200))
