@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import avcg
-from avcg.audit_command import audit_app
 from avcg.bench.commands import bench_app
+from avcg.commands.audit import audit_app
+from avcg.commands.explain import explain_app
+from avcg.commands.fit import fit_app
+from avcg.commands.report import report_app
+from avcg.commands.serve import serve_app
 from avcg.errors import AvcgError
-from avcg.explain_command import explain_app
-from avcg.fit_command import fit_app
 from avcg.progress import console
-from avcg.report_command import report_app
-from avcg.serve_command import serve_app
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -75,7 +75,7 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str
     except MissingExtraError as error:
         console.print(str(error), markup=False)
     if save is not None:
-        console.print(_keep(recourse, test.X, save), markup=False)
+        console.print(_keep(recourse, test.X, save), markup=False, soft_wrap=True)  # to be copied
 
 
 def _keep(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:

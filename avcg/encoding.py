@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError
-from avcg.features import Categorical, Continuous, Scalar
-from avcg.refusals import check_names, own_value, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
+from avcg.features import Categorical, Continuous, Scalar, plain
+from avcg.refusals import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 from avcg.schema import Schema
 
 Floats = NDArray[np.float64]
@@ -338,7 +338,7 @@ class Encoding:
         x = [0.0] * self.width
         numbers, choices = self._readers
         for feature, at, center, scale, gap in numbers:
-            value = own_value(row[feature.name])
+            value = plain(row[feature.name])
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
                 x[at] = (value - center) / scale
                 if not -_LARGEST <= x[at] <= _LARGEST:
@@ -350,7 +350,7 @@ class Encoding:
             else:
                 refuse_numbers(feature.name, [value])
         for feature, start, slots in choices:
-            value = own_value(row[feature.name])
+            value = plain(row[feature.name])
             slot = slots.get(value) if isinstance(value, (str, int, float)) else None
             if slot is not None and isinstance(value, bool) is isinstance(feature.categories[0], bool):
                 x[slot] = 1.0

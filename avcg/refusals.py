@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from avcg.errors import DataError, did_you_mean, enumerate_some
-from avcg.features import Categorical
+from avcg.features import Categorical, plain
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
@@ -84,10 +84,6 @@ def refuse_categories(feature: Categorical, count: int, values: Sequence[object]
     )
 
 
-def own_value(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
 def _some(values: Sequence[object]) -> list[object]:
     """Different values as plain Python ones, first come first."""
-    return list({repr(value): own_value(value) for value in values}.values())
+    return list({repr(value): plain(value) for value in values}.values())

@@ -21,6 +21,7 @@ from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe,
 from avcg.baselines.nearest import NearestUnlike
 from avcg.calibration import Calibration
 from avcg.certificates import Certificate
+from avcg.commands.report import report_app
 from avcg.diagnostics import collapse
 from avcg.distillation import Distillation, Fidelity
 from avcg.errors import AvcgError, DataError, SettingError
@@ -30,7 +31,6 @@ from avcg.report.answers_page import render
 from avcg.report.page import at_least, figure, percent, short
 from avcg.report.pictures import png
 from avcg.report.population import by_column, by_group, number_columns, opinions, take, told
-from avcg.report_command import report_app
 
 LOANS = toys.loans(n=300)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"

@@ -16,8 +16,9 @@ MODULES = sorted(ROOT.rglob("*.py"))
 
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
-    "errors", "progress", "outputs", "wishes", "options", "tries", "features", "schema", "wording", "refusals", "encoding", "links", "freedom", "projection",
-    "relaxation", "io.folder", "io.tensors", "io.spaces", "scorer", "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
+    "errors", "progress", "outputs", "commands.wishes", "options", "tries", "features", "schema", "wording", "refusals",
+    "encoding", "links", "freedom", "projection", "relaxation", "io.folder", "io.tensors", "io.spaces", "scorer",
+    "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
     "hypotheses.predictors", "models.networks", "models.opened", "models.affine", "models.from_sklearn",
     "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
     "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
@@ -25,16 +26,14 @@ ORDER = [
     "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recipe", "answers", "questions",
     "explainer", "calibration", "diagnostics", "distillation", "answering", "amortized", "baselines.nearest",
     "baselines.vae", "baselines.descent", "baselines.search", "io.networks", "io.boxes", "io.packing", "io.graphs",
-    "io.artefact", "judging", "grouping", "auditing", "report.plots", "testing", "files", "datasets",
-    "toys", "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.models",
-    "bench.protocol", "bench.methods",
+    "io.artefact", "judging", "grouping", "auditing", "report.plots", "testing", "files", "datasets", "toys",
+    "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.models", "bench.protocol", "bench.methods",
     "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.page", "report.svg",
-    "report.audit_page", "report.pictures", "report.population", "report.listing", "report.trained", "report.answers_page",
-    "audit_command", "report_command", "row_pieces", "row_files", "answer_files", "explaining", "learning",
-    "fit_command", "explain_command",
+    "report.audit_page", "report.pictures", "report.population", "report.listing", "report.trained",
+    "report.answers_page", "commands.audit", "commands.report", "commands.row_pieces", "commands.row_files",
+    "commands.answer_files", "commands.explaining", "commands.learning", "commands.fit", "commands.explain",
     "serve.engine", "serve.description", "serve.examples", "serve.metrics", "serve.messages", "serve.guard",
-    "serve.openapi", "serve.together", "serve.service", "serve_command",
-    "cli", "__main__",
+    "serve.openapi", "serve.together", "serve.service", "commands.serve", "cli", "__main__",
 ]  # fmt: skip
 # A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
 LATE = {

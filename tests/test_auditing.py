@@ -780,14 +780,14 @@ class TestCommand:
         ],
     )
     def test_labels_are_of_the_kind_of_the_targets(self, target, classes, expected):
-        from avcg.audit_command import _labels
+        from avcg.commands.audit import _labels
 
         assert _labels(classes, target) == expected
         assert [type(label) for label in _labels(classes, target)] == [type(label) for label in expected]
 
     @pytest.mark.parametrize("target", [np.array([1]), np.array([True])])
     def test_labels_of_another_kind(self, target):
-        from avcg.audit_command import _labels
+        from avcg.commands.audit import _labels
 
         with pytest.raises(SettingError, match="Got --classes 'no,yes'"):
             _labels("no,yes", target)

@@ -11,10 +11,10 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg import answer_files, explaining
 from avcg.answers import Counterfactuals
-from avcg.row_files import open_rows
-from avcg.row_pieces import readings_of, typed
+from avcg.commands import answer_files, explaining
+from avcg.commands.row_files import open_rows
+from avcg.commands.row_pieces import readings_of, typed
 
 ROWS = 700
 OWN = list(answer_files.OWN)

@@ -12,13 +12,13 @@ import torch
 
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
-from avcg.options import MEANING
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.decisions import Decider
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
 from avcg.hypotheses.distributions import FiniteSet, Mixture
 from avcg.hypotheses.roles import Roles
+from avcg.options import MEANING
 from avcg.questions import choose
 from avcg.refine import Deadline, prune
 

@@ -11,9 +11,9 @@ from command_line import FIT, QUICK, people, run
 
 import avcg
 from avcg import amortized, distillation
+from avcg.commands.learning import Lesson, read_lesson
 from avcg.features import Categorical, Continuous
 from avcg.io.artefact import about
-from avcg.learning import Lesson, read_lesson
 from avcg.training import Training
 
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 NURSERY = """
 import json, os, signal, sys, time
 import avcg, avcg.amortized
-from avcg import explaining
+from avcg.commands import explaining
 from avcg.cli import main
 from avcg.io.artefact import load
 

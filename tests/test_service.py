@@ -29,6 +29,7 @@ from typer.testing import CliRunner
 
 from avcg import BlackBox, Counterfactuals, PointMass, Schema
 from avcg.baselines.nearest import NearestUnlike
+from avcg.commands.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.io.artefact import save
 from avcg.options import MEANING, Option, Row
@@ -36,7 +37,6 @@ from avcg.serve.engine import ExplainerEngine, auditor_of
 from avcg.serve.examples import read_examples
 from avcg.serve.service import Limits, create_app
 from avcg.serve.together import Together
-from avcg.serve_command import serve_app
 
 JSON = {"content-type": "application/json"}
 SECRET = "Zyxwvut"  # a value that must turn up nowhere but in the answer to who sent it
@@ -682,7 +682,7 @@ def folder(folders):
 
 
 class TestCommand:
-    CODE = "from avcg.serve_command import serve_app; serve_app()"
+    CODE = "from avcg.commands.serve import serve_app; serve_app()"
 
     @pytest.mark.parametrize(("kind", "number"), [("plain", signal.SIGTERM), ("graphs", signal.SIGINT)])
     def test_it_serves_until_it_is_told_to_stop(self, folders, tmp_path, kind, number):

@@ -14,16 +14,16 @@ import pandas as pd
 import torch
 
 from avcg.amortized import AVCG
-from avcg.answer_files import Answered, CsvAnswers, JsonAnswers, ParquetAnswers, Writer, whole_file
+from avcg.commands.answer_files import Answered, CsvAnswers, JsonAnswers, ParquetAnswers, Writer, whole_file
+from avcg.commands.row_files import Rows, open_rows
+from avcg.commands.row_pieces import ArrowPiece, TextPiece, readings_of, typed
+from avcg.commands.wishes import check_columns, label_of, number_range, split_column
 from avcg.encoding import Flags
 from avcg.errors import DataError, SettingError, did_you_mean
 from avcg.features import Continuous
 from avcg.io.artefact import about, load
-from avcg.row_files import Rows, open_rows
-from avcg.row_pieces import ArrowPiece, TextPiece, readings_of, typed
 from avcg.schema import Schema
 from avcg.space import TabularSpace
-from avcg.wishes import check_columns, label_of, number_range, split_column
 
 # Rows answered together, always the same ones: the last digits of a probability depend on how many there are, and
 # answers must not depend on how much of a file is read at a time.

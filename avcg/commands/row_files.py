@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from avcg.commands.row_pieces import ArrowPiece, TextPiece, arrow
 from avcg.errors import DataError, enumerate_some
-from avcg.row_pieces import ArrowPiece, TextPiece, arrow
 
 KINDS = (".csv", ".parquet")
 _AT_ONCE = 65_536  # rows of a parquet file read at a time, at most

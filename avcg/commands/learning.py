@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 
 from avcg.amortized import AVCG
 from avcg.certificates import clopper_pearson
+from avcg.commands.row_files import open_rows
+from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
+from avcg.commands.wishes import check_columns, label_of, number_range, split_column
 from avcg.errors import DataError, SettingError, enumerate_some
 from avcg.frames import MOST_CATEGORIES
 from avcg.hypotheses.distributions import FiniteSet
@@ -22,11 +25,8 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.blackbox import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.recipe import Recipe
-from avcg.row_files import open_rows
-from avcg.row_pieces import ArrowPiece, TextPiece, inferred
 from avcg.schema import Schema
 from avcg.space import TabularSpace
-from avcg.wishes import check_columns, label_of, number_range, split_column
 
 _HELD_SHARE, _FEWEST_ROWS, _MOST_OUTCOMES = 0.2, 20, 20
 _MOST_DECIMALS = 4

@@ -151,7 +151,8 @@ def arrow() -> Any:
         MissingExtraError: If it is not installed.
     """
     try:
-        import_module("pyarrow.parquet")
+        for part in ("compute", "parquet"):
+            import_module(f"pyarrow.{part}")
         return import_module("pyarrow")
     except ImportError:
         raise MissingExtraError("pyarrow", "batch", "A parquet file") from None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avcg.commands.wishes import listed
 from avcg.options import MEANING
 from avcg.progress import console
-from avcg.wishes import listed
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -71,8 +71,8 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="The figures for machines.")] = False,
 ) -> None:
     """Learn from a file to tell people what to change, and measure it on rows that were held out."""
+    from avcg.commands.learning import Lesson, learn, read_lesson
     from avcg.io.folder import check_folder
-    from avcg.learning import Lesson, learn, read_lesson
     from avcg.scorer import FORMAT
 
     check_folder(out, FORMAT)  # before what is slow
@@ -122,7 +122,7 @@ def _lines(figures: dict[str, Any], positive: Any) -> list[tuple[str, str, str]]
     if figures["measured"] is None:
         return [*lines, ("answers", "none", "no row that was held out is denied, so that nothing could be measured")]
     measured = figures["measured"]
-    lines.append(("answered", f"{figures['coverage']:.0%}", f"of {measured:,} denied rows: {MEANING['ok']}"))
+    lines.append(("answered", f"{figures['coverage']:.1%}", f"of {measured:,} denied rows: {MEANING['ok']}"))
     others = {status: count for status, count in figures["statuses"].items() if status != "ok"}
     lines += [(f"  {status}", f"{count:,}", MEANING[status]) for status, count in others.items()]
     if figures["survival"] is not None:

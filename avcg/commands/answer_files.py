@@ -19,10 +19,10 @@ import pandas as pd
 
 from avcg.answers import Counterfactuals
 from avcg.certificates import Certificate
+from avcg.commands.row_files import Rows
+from avcg.commands.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.encoding import Positions
 from avcg.errors import AvcgError, DataError
-from avcg.row_files import Rows
-from avcg.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.tables import plain
 
 MOST_JSON = 200_000  # rows of answers that are put together in memory

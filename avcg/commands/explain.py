@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avcg.commands.wishes import listed
 from avcg.errors import SettingError
 from avcg.options import MEANING
 from avcg.outputs import check_output
 from avcg.progress import console, progress
-from avcg.wishes import listed
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
 
-    from avcg.answer_files import Answered
-    from avcg.explaining import Answerer
+    from avcg.commands.answer_files import Answered
+    from avcg.commands.explaining import Answerer
 
 explain_app = typer.Typer()
 
@@ -67,7 +67,7 @@ def explain(
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.explaining import Answerer, Wish
+    from avcg.commands.explaining import Answerer, Wish
 
     wish = Wish(
         target, n, listed(vary), tuple(ranges or ()), min_prob, max_changes, refine, only_denied=only_denied, seed=seed
@@ -82,8 +82,8 @@ def _answer_all(
     answerer: Answerer, rows: str, place: Path | None, chunk: int, *, as_json: bool
 ) -> tuple[str, list[dict[str, object]]]:
     """Answer and write; the name of what was read, and the first answers."""
-    from avcg.answer_files import records
-    from avcg.explaining import TOGETHER, open_rows_and_file
+    from avcg.commands.answer_files import records
+    from avcg.commands.explaining import TOGETHER, open_rows_and_file
 
     size, shown = -(-chunk // TOGETHER) * TOGETHER, list[dict[str, object]]()
     with open_rows_and_file(rows, place, answerer) as (source, writer), progress("Answering", source.total or 1) as bar:
