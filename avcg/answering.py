@@ -75,7 +75,7 @@ class Amortized(Explainer):
         """(K, B, L) latents to feasible answers."""
         proposal = self.generator_(request, z)
         raw = proposal.raw.cpu()
-        gates = None if proposal.gates is None else (proposal.gates > 0).to(raw.dtype).cpu()
+        gates = None if proposal.gates is None else (proposal.gates > 0).cpu()
         return question.space.project(question.space.relax(raw, question.x, gates), question.x)
 
     def _accepted(self, question: Question, margin: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def interval(xp: Any, here: Any, missing: Any, low: Any, high: Any, no_fall: Any
     Args:
         xp: numpy or torch; the arrays are of its kind.
         here: (B, n) the numbers, in any units.
-        missing: (B, n) where there is none.
+        missing: (B, n) where there is none; None: there is always one.
         low: (R, n) the lowest, in the same units.
         high: (R, n) the highest.
         no_fall: (R, n).
@@ -41,6 +41,8 @@ def interval(xp: Any, here: Any, missing: Any, low: Any, high: Any, no_fall: Any
     """
     lowest = xp.where(no_fall, here, xp.minimum(low, here))
     highest = xp.where(no_rise, here, xp.maximum(high, here))
+    if missing is None:
+        return lowest, highest
     filled = missing & ~(no_fall & no_rise)
     return xp.where(filled, low, lowest), xp.where(filled, high, highest)
 
@@ -193,10 +195,17 @@ def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, paddi
     """
     if not len(blocks):
         return here > 0.5
-    nothing, size = xp.zeros_like(here[:, :1]), padding.shape
-    own = xp.argmax(xp.concatenate([here, nothing], 1)[:, padding.reshape(-1)].reshape(here.shape[0], *size), -1)
-    allowed = moves[blocks + own].reshape(here.shape[0], size[0] * size[1])[:, unpadding]
+    size, rows = padding.shape, here.shape[0]
+    padded = np.pad(here, ((0, 0), (0, 1))) if xp is np else xp.nn.functional.pad(here, (0, 1))
+    own = blocks + xp.argmax(_taken(xp, padded, padding.reshape(-1), 1).reshape(rows, *size), -1)
+    allowed = _taken(xp, moves, own.reshape(-1), 0).reshape(rows, size[0] * size[1])
+    allowed = _taken(xp, allowed, unpadding, 1)
     return (allowed & may_enter) | (here > 0.5)
+
+
+def _taken(xp: Any, array: Any, at: Any, axis: int) -> Any:
+    """Some of an array along an axis, as both libraries do it fastest."""
+    return array.take(at, axis) if xp is np else xp.index_select(array, axis, at)
 
 
 def random_requests(encoding: Encoding, freedom: Freedom, rows: int, share: float, rng: np.random.Generator) -> Freedom:

@@ -171,7 +171,28 @@ class Generator(nn.Module):
             conditions = self._conditions(request)
             maps = z[(..., *[None] * (x.dim() - 2))].expand(*z.shape, *x.shape[2:])
             seen = torch.cat([conditions.expand(count, *conditions.shape), maps], dim=2).flatten(0, 1)
-        out = self.decoder(seen).unflatten(0, (count, x.shape[0]))
+        return self._proposal(x, self.decoder(seen).unflatten(0, (count, x.shape[0])))
+
+    def propose(self, request: Request, noise: Tensor) -> Proposal:
+        """One answer a row, encoder and decoder in one go; the same as `posterior`, `sample` and `forward` with K = 1.
+
+        Args:
+            request: Of B rows.
+            noise: (B, L).
+
+        Returns:
+            Without the axis K.
+        """
+        conditions = self._conditions(request)
+        mean, log_variance = self.encoder(conditions).chunk(2, dim=-1)
+        z = DiagonalNormal(mean, log_variance.clamp(-10.0, 5.0)).sample(noise)
+        if self.kind == "latent":
+            conditions, z = z, F.one_hot(request.target, self.n_classes).to(z.dtype)
+        elif request.x.dim() == 4:
+            z = z[..., None, None].expand(*z.shape, *request.x.shape[2:])
+        return self._proposal(request.x, self.decoder(torch.cat([conditions, z], dim=1)))
+
+    def _proposal(self, x: Tensor, out: Tensor) -> Proposal:
         if not self.n_gates:
             return Proposal(out if self.kind != "residual" else self.anchor * x + out, None)
         change, gates = out.split([out.shape[-1] - self.n_gates, self.n_gates], dim=-1)

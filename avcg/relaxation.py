@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.encoding import Encoding, Positions
 from avcg.freedom import Freedom, enterable, interval
@@ -147,19 +148,20 @@ class Relaxation:
         frozen = self.no_fall & self.no_rise
         numbers, parts = raw.index_select(-1, self.number_at), []
         if gates is not None:
-            moved = here + gates * (numbers - here)
+            moved = torch.where(gates, numbers, here) if gates.dtype == torch.bool else here + gates * (numbers - here)
             # A gap has no place to set out from: its gate says how far it is filled, and the number is as given.
-            numbers = torch.where(missing, numbers, moved) if self._has_gaps else moved
+            numbers = moved if missing is None else torch.where(missing, numbers, moved)
         numbers = inward_clamp(numbers, low, high)
-        numbers = torch.where(frozen, here, numbers)  # not by clamping alone, which lets half a gradient pass at a tie
-        if self._has_gaps:
+        if torch.is_grad_enabled():  # clamping alone lets half a gradient pass at a tie
+            numbers = torch.where(frozen, here, numbers)
+        if missing is not None:
             # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
-            filled = raw.index_select(-1, self.gap_at.clamp(min=0)) if gates is None else 1.0 - gates
+            filled = raw.index_select(-1, self.gap_at.clamp(min=0)) if gates is None else 1.0 - gates.to(raw.dtype)
             gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing
             numbers = numbers * (1.0 - gaps)
             parts = [gaps.index_select(-1, self.with_gaps)]
         logits = torch.where(self._entries(x, low, high), raw.index_select(-1, self.slot_at), -torch.inf)
-        padded = torch.cat([logits, torch.full_like(logits[..., :1], -torch.inf)], dim=-1)
+        padded = F.pad(logits, (0, 1), value=-torch.inf)
         shares = torch.softmax(_picked(padded, self.padding), dim=-1).flatten(-2) if len(self.blocks) else logits
         shares = shares.index_select(-1, self.unpadding) if len(self.blocks) else logits
         result = torch.cat([numbers, *parts, shares], dim=-1).index_select(-1, self.order)
@@ -170,9 +172,9 @@ class Relaxation:
     def leeway(self, x: Tensor) -> Tensor:
         """See `TabularSpace.leeway`."""
         here, _, low, high = self._interval(x)
-        fall, rise = ((side.clamp(0.0, _FAR) / _FAR) for side in (here - low, high - here))
+        sides = torch.cat([here - low, high - here], dim=1).clamp(0.0, _FAR) / _FAR
         entries = self._entries(x, low, high).to(x.dtype)
-        return torch.cat([fall, rise, entries, self.cap.to(x.dtype).expand(x.shape[0])[:, None]], dim=1)
+        return torch.cat([sides, entries, self.cap.to(x.dtype).expand(x.shape[0])[:, None]], dim=1)
 
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.distance`."""
@@ -197,18 +199,14 @@ class Relaxation:
         here = x[:, self.slot_at] * self.counted_slots
         return numbers + (here * (1.0 - x_cf[..., self.slot_at])).sum(dim=-1)
 
-    def _interval(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """(B, n) the numbers, where there is none, and how low and how high each may go."""
+    def _interval(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
+        """(B, n) the numbers, where there is none if that can be, and how low and how high each may go."""
         here = x.index_select(1, self.number_at)
-        missing = torch.zeros((), dtype=torch.bool, device=x.device)
-        if self._has_gaps:
+        missing = None
+        if len(self.with_gaps):
             missing = (x.index_select(1, self.gap_at.clamp(min=0)) > 0.5) & (self.gap_at >= 0)
         low, high = interval(torch, here, missing, self.low, self.high, self.no_fall, self.no_rise)
         return here, missing, low, high
-
-    @property
-    def _has_gaps(self) -> bool:
-        return len(self.with_gaps) > 0
 
     def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """(B, M) the categories each row may be in, links heeded."""

@@ -375,7 +375,7 @@ def onnx(repeats: int, folder: str | None) -> None:
         request = Request(x[some], target[some], narrow.leeway(x[some]), margin[some])
         with torch.no_grad():
             proposal = generator(request, generator.posterior(request).sample(noise[None, some]))
-            return narrow.relax(proposal.raw, x[some], (proposal.gates > 0).float())[0]
+            return narrow.relax(proposal.raw, x[some], proposal.gates > 0)[0]
 
     given = {"x": x, "target": target, "margin": margin, "noise": noise}
     feed = {name: value.numpy() for name, value in given.items()} | requests.freedom.coded(space.encoding)

@@ -164,7 +164,7 @@ class TestGraph:
         request = Request(x, target, requests.leeway(x), margin)
         with torch.no_grad():
             proposal = explainer.generator_(request, explainer.generator_.posterior(request).sample(noise[None]))
-            eager = requests.relax(proposal.raw, x, (proposal.gates > 0).float())[0]
+            eager = requests.relax(proposal.raw, x, proposal.gates > 0)[0]
         feed = {"x": x, "target": target, "margin": margin, "noise": noise}
         feed = {name: value.numpy() for name, value in feed.items()} | requests.freedom.coded(space.encoding)
         (found,) = session.run(["answer"], {name: np.ascontiguousarray(value) for name, value in feed.items()})

@@ -65,9 +65,9 @@ class Answering(nn.Module):
         )  # fmt: skip
         leeway = margin[:, None] if self.generator.kind == "latent" else limits.leeway(x)
         request = Request(x, target, leeway, margin)
-        proposal = self.generator(request, self.generator.posterior(request).sample(noise[None]))
-        gates = None if proposal.gates is None else (proposal.gates > 0).to(x.dtype)
-        return limits.relax(proposal.raw, x, gates)[0]
+        proposal = self.generator.propose(request, noise)
+        gates = None if proposal.gates is None else proposal.gates > 0
+        return limits.relax(proposal.raw, x, gates)
 
 
 class Judging(nn.Module):
