@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,6 +53,9 @@ def main() -> None:
     except AvcgError as error:
         sys.stderr.write(f"avcg: {error}\n")
         raise SystemExit(2) from None
+    except BrokenPipeError:  # who read has read enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
 
 
 def _print_version(wanted: bool) -> None:

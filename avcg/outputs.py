@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Sequence
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from avcg.errors import DataError, SettingError, enumerate_some
@@ -38,16 +39,36 @@ def write_whole(target: Path, content: str | bytes) -> None:
         DataError: If it cannot be written, with the reason.
     """
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        replace_file(target, content.encode() if isinstance(content, str) else content)
     except OSError as error:
         raise DataError(f"{target} cannot be written: {error.strerror}.") from None
-    half = Path(name)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put a whole file in the place of another at once, even if the machine stops.
+
+    Raises:
+        OSError: If it cannot be written; then nothing has changed.
+    """
+    with beside(path) as half:
+        half.write_bytes(data)
+
+
+@contextmanager
+def beside(path: Path) -> Iterator[Path]:
+    """A hidden file to write to; it takes the place of another if all goes well, else it goes.
+
+    It is as readable as files are made here: what is in it may be personal.
+
+    Raises:
+        OSError: If it cannot be written; then nothing has changed.
+    """
+    half = path.parent / f".avcg-{secrets.token_hex(8)}.part"
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-        half.chmod(0o644)
-        half.replace(target)
-    except OSError as error:
-        raise DataError(f"{target} cannot be written: {error.strerror}.") from None
+        half.touch(exist_ok=False)
+        yield half
+        with half.open("rb+") as file:
+            os.fsync(file.fileno())
+        half.replace(path)
     finally:
         half.unlink(missing_ok=True)

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values, is_gap
 from avcg.errors import ArtefactError, DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.features import Categorical, Continuous
-from avcg.freedom import Freedom, Ranges, Vary
+from avcg.freedom import Freedom, Ranges, Vary, interval
 from avcg.io.folder import read_folder, read_manifest
 from avcg.io.spaces import unpack_encoding
 from avcg.io.tensors import read_tensors
 from avcg.options import Option, Row, Status
-from avcg.projection import allowed_entries, changes, charges, project, restore, room, unit_charges
+from avcg.projection import allowed_entries, changes, charges, project, restore, unit_charges
 from avcg.schema import Schema
 from avcg.tries import (
     A_LITTLE,
@@ -373,13 +373,13 @@ class Scorer:
         return answers
 
     def _stuck(self, question: _Question) -> Flags:
-        """(B,) rows that may change nothing at all."""
+        """(B,) rows that may change nothing at all, told by their codes."""
         encoding, freedom, x = self.encoding, question.freedom, question.x
-        here = encoding.unscaled(x[:, encoding.number_at])
-        gaps = encoding.gap_at >= 0
-        here[:, gaps] = np.where(x[:, encoding.gap_at[gaps]] > 0.5, np.nan, here[:, gaps])
-        low, high = room(freedom, here)
-        moves = ((high > here) | (low < here) | (np.isnan(here) & (low <= high))).any(axis=1)
+        here, gap_at = x[:, encoding.number_at], encoding.gap_at
+        missing = (x[:, np.maximum(gap_at, 0)] > 0.5) & (gap_at >= 0)
+        coded = freedom.coded(encoding)
+        low, high = interval(np, here, missing, *(coded[name] for name in ("low", "high", "no_fall", "no_rise")))
+        moves = ((here > low) | (high > here)).any(axis=1)
         elsewhere = allowed_entries(encoding, freedom, x).sum(axis=1) > len(encoding.blocks)
         cap = True if freedom.max_changes is None else freedom.max_changes > 0
         return ~((moves | elsewhere) & cap)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -23,6 +21,7 @@ from avcg.commands.row_files import Rows
 from avcg.commands.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.encoding import Positions
 from avcg.errors import AvcgError, DataError
+from avcg.outputs import beside
 from avcg.tables import plain
 
 MOST_JSON = 200_000  # rows of answers that are put together in memory
@@ -364,20 +363,10 @@ def whole_file(target: Path) -> Iterator[Path]:
     Raises:
         DataError: If it cannot be written, with the reason.
     """
-    half = None
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-        os.close(handle)
-        half = Path(name)
-        yield half
-        with half.open("rb+") as file:
-            os.fsync(file.fileno())
-        half.chmod(0o644)
-        half.replace(target)
+        with beside(target) as half:
+            yield half
     except OSError as error:
-        if isinstance(error, AvcgError):
+        if isinstance(error, (AvcgError, BrokenPipeError)):  # of a terminal that reads no more
             raise
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None
-    finally:
-        if half is not None:
-            half.unlink(missing_ok=True)

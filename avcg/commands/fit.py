@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from avcg.commands.wishes import listed
+from avcg.errors import MissingExtraError, SettingError
 from avcg.options import MEANING
 from avcg.progress import console
 
@@ -76,6 +78,8 @@ def fit(
     from avcg.scorer import FORMAT
 
     check_folder(out, FORMAT)  # before what is slow
+    if graphs:
+        _check_graphs(model)
     lesson = Lesson(
         data, target, positive, listed(freeze), listed(only_up), listed(only_down), tuple(between or ()),
         listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses, how,
@@ -92,6 +96,14 @@ def fit(
         typer.echo(json.dumps({"artefact": out, "positive": table.positive, **learnt.figures}, allow_nan=False))
     else:
         _say(console(), learnt.figures, table.positive, out)
+
+
+def _check_graphs(models: list[str] | None) -> None:
+    if models:
+        raise SettingError("--graphs is for networks that are trained here. Leave it out with --model.")
+    for needed in ("onnx", "onnxscript", "onnxruntime"):
+        if find_spec(needed) is None:
+            raise MissingExtraError(needed, "onnx", "--graphs")
 
 
 def _say(screen: Console, figures: dict[str, Any], positive: Any, out: str) -> None:

@@ -171,13 +171,19 @@ class ParquetRows:
         pa = arrow()
         start, waiting = 0, self.schema.empty_table()
         size = int(self.total or 0) if size is None else size
-        for batch in self._file.iter_batches(batch_size=max(1, min(size, _AT_ONCE))):
+        for batch in self._batches(max(1, min(size, _AT_ONCE))):
             waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch], schema=self.schema)])
             while waiting.num_rows >= size > 0:
                 yield self._piece(start, waiting.slice(0, size))
                 start, waiting = start + size, waiting.slice(size)
         if waiting.num_rows:
             yield self._piece(start, waiting)
+
+    def _batches(self, size: int) -> Iterator[Any]:
+        try:
+            yield from self._file.iter_batches(batch_size=size)
+        except (arrow().ArrowException, OSError) as error:
+            raise DataError(f"{self.name} is damaged: {error}") from None
 
     def _piece(self, start: int, table: Any) -> ArrowPiece:
         self.done = float(start + table.num_rows)

@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from avcg.errors import ArtefactError, SettingError
+from avcg.outputs import replace_file
 
 try:
     import fcntl
@@ -57,9 +57,9 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
             for name, data in files.items():
                 place = folder / named[name]["file"]
                 if not _holds(place, data):
-                    _replace(place, data)
+                    replace_file(place, data)
             settle()  # all that the manifest will name is there before it is
-            _replace(folder / MANIFEST, _text(manifest))
+            replace_file(folder / MANIFEST, _text(manifest))
             settle()
             kept = {MANIFEST, *(entry["file"] for entry in named.values())}
             for one in folder.iterdir():
@@ -295,16 +295,3 @@ def _alone(folder: Path) -> Iterator[Callable[[], None]]:
 def _holds(path: Path, data: bytes) -> bool:
     own = path.is_file() and not path.is_symlink()
     return own and path.stat().st_size == len(data) and path.read_bytes() == data
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """The whole file, or none of it, even if the machine stops."""
-    half = path.parent / f".avcg-{secrets.token_hex(8)}.part"
-    try:
-        with half.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        half.replace(path)
-    finally:
-        half.unlink(missing_ok=True)

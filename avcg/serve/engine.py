@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.encoding import Encoding
@@ -137,17 +136,21 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
     from avcg.io.folder import read_manifest
     from avcg.scorer import FORMAT, VERSION, Scorer
 
-    if "scorer" in read_manifest(path, FORMAT, VERSION):
-        return Scorer(path), auditor_of(lambda: _loaded(path))
-    explainer = _loaded(path)
-    return ExplainerEngine(explainer), auditor_of(lambda: explainer)
+    manifest = read_manifest(path, FORMAT, VERSION)
+    loaded: list[AVCG] = []
 
+    def explainer() -> AVCG:
+        """The one that answers, however the folder has changed since."""
+        from avcg.io.artefact import load
 
-@lru_cache(maxsize=1)
-def _loaded(path: str) -> AVCG:
-    from avcg.io.artefact import load
+        if not loaded:
+            if read_manifest(path, FORMAT, VERSION)["sha256"] != manifest["sha256"]:
+                raise SettingError("Another explainer lies in the folder by now. Start the service again.")
+            loaded.append(load(path))
+        return loaded[0]
 
-    return load(path)
+    engine = Scorer(path) if "scorer" in manifest else ExplainerEngine(explainer())
+    return engine, auditor_of(explainer)
 
 
 def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
