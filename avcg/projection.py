@@ -166,6 +166,17 @@ def unit_charges(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) ->
     return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
 
 
+def without(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, rank: int) -> Freedom | None:
+    """What may change with one change of each answer locked; see `TabularSpace.without`."""
+    worth = unit_charges(encoding, freedom, x_cf, x)
+    if rank >= worth.shape[1]:
+        return None
+    order, rows = np.argsort(-worth, axis=1, kind="stable")[:, rank], np.arange(len(x))
+    free = np.ones(worth.shape, bool)
+    free[rows, order] = worth[rows, order] <= 0
+    return freedom.narrow(encoding, vary=free[:, freedom.unit])
+
+
 def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     """(..., B, D) what each code adds to the distance; see `TabularSpace.distance`."""
     difference = np.abs(x_cf - x)

@@ -17,15 +17,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values, is_gap
-from avcg.errors import ArtefactError, DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some, whole
-from avcg.features import Categorical, Continuous
+from avcg.encoding import Codes, Flags, Floats, Positions, Values
+from avcg.errors import (
+    ArtefactError,
+    DataError,
+    MissingExtraError,
+    SchemaError,
+    SettingError,
+    did_you_mean,
+    enumerate_some,
+    whole,
+)
+from avcg.features import plain
 from avcg.freedom import Freedom, Ranges, Vary, interval
 from avcg.io.folder import read_folder, read_manifest
 from avcg.io.spaces import unpack_encoding
 from avcg.io.tensors import read_tensors
 from avcg.options import Option, Row, Status
-from avcg.projection import allowed_entries, changes, charges, project, restore, unit_charges
+from avcg.projection import allowed_entries, changes, charges, project, restore, without
+from avcg.rows import values_of, written
 from avcg.schema import Schema
 from avcg.tries import (
     A_LITTLE,
@@ -42,6 +52,7 @@ from avcg.tries import (
 )
 
 FORMAT, VERSION = "avcg.artefact", 1
+_AT_ONCE = 512  # answers
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
 
 
@@ -136,16 +147,36 @@ class Scorer:
             raise SettingError(f"The 'min_prob' of answer must be in (0, 1). Got {min_prob!r} instead.")
         if not rows:
             return []
-        x = np.stack([self.encoding.encode_row(row) for row in rows])
+        each = [target] * len(rows) if not isinstance(target, (list, tuple)) else list(target)
+        if len(each) != len(rows):
+            raise DataError(f"'target' must be one label, or one per row ({len(rows)}). Got {len(each)}.")
         freedom = self._freedom
         if not (vary is None and ranges is None and max_changes is None):
             freedom = freedom.narrow(self.encoding, vary, ranges, max_changes)
+        if freedom.rows not in (1, len(rows)):
+            raise SchemaError(f"The request speaks of {freedom.rows} rows. Got {len(rows)}.")
+        found: list[Row] = []
+        # A few at a time: what a runtime has once taken of memory it keeps.
+        for places in np.array_split(np.arange(len(rows)), -(-len(rows) * n // _AT_ONCE)):
+            mine = freedom if freedom.rows == 1 else freedom.take(places)
+            some, wanted = [rows[i] for i in places], None if target is None else [each[i] for i in places]
+            found += self._together(some, wanted, mine, n, min_prob)
+        return [row if row.index == i else replace(row, index=i) for i, row in enumerate(found)]
+
+    def _together(
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        target: list[Any] | None,
+        freedom: Freedom,
+        n: int,
+        min_prob: float | None,
+    ) -> list[Row]:
+        x = np.stack([self.encoding.encode_row(row) for row in rows])
         before = self._in_force(self._asked(x))
         current = self._decide(before)
-        wanted, free = self._targets(target, current)
-        question = _Question(x, wanted, freedom, min_prob)
+        question = _Question(x, self._targets(target, current), freedom, min_prob)
         found = self._best(question, n)
-        if free and len(self.classes) > 2:
+        if target is None and len(self.classes) > 2:
             found, question = self._any_class(question, found, n)
         if n > 1:
             order = np.argsort(self._costs(question, found), axis=0, kind="stable")
@@ -178,7 +209,7 @@ class Scorer:
         for rank in range(n):
             narrower, answer, place = question, first, rank
             for _ in range(LOCKS):
-                freedom = self._without(narrower, answer, place)
+                freedom = without(self.encoding, narrower.freedom, answer, narrower.x, place)
                 if freedom is None:
                     break
                 narrower, place = replace(narrower, freedom=freedom), 0
@@ -233,16 +264,6 @@ class Scorer:
                 some = question.take(mine)
                 result[: near.shape[1], mine] = project(self.encoding, some.freedom, rows[near.T], some.x)
         return result
-
-    def _without(self, question: _Question, answers: Codes, rank: int) -> Freedom | None:
-        """What may change with one change of each answer locked, the dearest for rank 0."""
-        worth = unit_charges(self.encoding, question.freedom, answers, question.x)
-        if rank >= worth.shape[1]:
-            return None
-        order, rows = np.argsort(-worth, axis=1, kind="stable")[:, rank], np.arange(len(answers))
-        free = np.ones(worth.shape, bool)
-        free[rows, order] = worth[rows, order] <= 0
-        return question.freedom.narrow(self.encoding, vary=free[:, question.freedom.unit])
 
     def _asked(self, x: Codes) -> Codes:
         """(S, N, C) what every model says: those in force, the other teachers, those set aside."""
@@ -310,20 +331,17 @@ class Scorer:
                 costs = costs + NEAR * np.maximum(1.0 - apart, 0.0) + np.where(apart <= SLACK, SAME, 0.0)
         return np.stack(chosen)
 
-    def _targets(self, target: Any, current: Positions) -> tuple[Positions, bool]:
-        """(B,) class positions, and whether any other class will do."""
+    def _targets(self, target: list[Any] | None, current: Positions) -> Positions:
+        """(B,) class positions; the next one where any other will do."""
         if target is None:
-            return (current + 1) % len(self.classes), True
-        each = list(target) if isinstance(target, (list, tuple)) else [target] * len(current)
-        if len(each) != len(current):
-            raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got {len(each)}.")
+            return (current + 1) % len(self.classes)
         places = {label: i for i, label in enumerate(self.classes)}
-        for one in each:
+        for one in map(plain, target):
             if not isinstance(one, (str, int, float)) or one not in places:
                 known = enumerate_some([str(label) for label in self.classes], 12)
                 hint = did_you_mean(one, self.classes)
                 raise DataError(f"The target {one!r} is no class of the model, which knows {known}. {hint}")
-        return np.array([places[one] for one in each], np.intp), False
+        return np.array([places[plain(one)] for one in target], np.intp)
 
     def _package(
         self,
@@ -340,7 +358,7 @@ class Scorer:
         if stuck.any():  # who can move a little is not, even if it does not help
             stuck[stuck] = self._stuck(question.take(np.flatnonzero(stuck)))
         found = np.where(already[:, None], x, found) if already.any() else found
-        place, each, here = np.arange(len(x)), question, _values(self.encoding, rows)
+        place, each, here = np.arange(len(x)), question, values_of(self.encoding, rows)
         if n > 1:
             place = np.repeat(place, n)
             each, here = question.take(place), Values(here.numbers[place], here.choices[place])
@@ -361,7 +379,7 @@ class Scorer:
         for i, row in enumerate(rows):
             options: list[Option] = []
             for at in range(i * n, i * n + n):
-                whole_row, changed = _written(self.encoding, row, values, differs[at], at)
+                whole_row, changed = written(self.encoding, row, values, differs[at], at)
                 again = any((received[at] == received[j]).all() for j in range(i * n, at))
                 count = known[at] if sets_aside else None
                 bound = float(self._bounds[count]) if count is not None else None
@@ -418,33 +436,3 @@ def _for_each(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
     if len(array) == 1:
         return np.repeat(array, count * rows, axis=0)
     return np.tile(array, (count, *[1] * (array.ndim - 1)))
-
-
-def _values(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> Values:
-    """Exact values of rows that have been encoded, and so are known to fit."""
-    numbers = [[np.nan if is_gap(v := row[f.name]) else float(v) for f in encoding.numeric] for row in rows]
-    choices = [[_choice(feature, row[feature.name]) for feature in encoding.categorical] for row in rows]
-    return Values(
-        np.array(numbers, np.float64).reshape(len(rows), -1), np.array(choices, np.intp).reshape(len(rows), -1)
-    )
-
-
-def _choice(feature: Categorical, value: Any) -> int:
-    return len(feature.categories) if is_gap(value) else feature.position(value)
-
-
-def _written(
-    encoding: Encoding, row: Mapping[str, Any], values: Values, differs: Flags, at: int
-) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
-    """A whole answer as plain values, and what of it is new."""
-    answer, changed = dict(row), {}
-    for j in np.flatnonzero(differs).tolist():
-        feature, place = encoding.schema.features[j], encoding.place[j]
-        if isinstance(feature, Continuous):
-            number = float(values.numbers[at, place])
-            whole_number = number.is_integer() and (isinstance(row[feature.name], int) or feature.decimals == 0)
-            value: Any = int(number) if whole_number and feature.step else number
-        else:
-            value = feature.categories[values.choices[at, place]]
-        answer[feature.name], changed[feature.name] = value, (row[feature.name], value)
-    return answer, changed

@@ -24,7 +24,7 @@ from avcg.features import Continuous
 from avcg.frames import Frame
 from avcg.freedom import Freedom, Ranges, Vary, random_requests
 from avcg.links import learn_links
-from avcg.projection import changes, project, restore, room, unit_charges, violations
+from avcg.projection import changes, project, restore, room, unit_charges, violations, without
 from avcg.relaxation import Relaxation
 from avcg.schema import Schema
 
@@ -320,14 +320,8 @@ class TabularSpace:
             x: (B, D) the factuals.
             rank: Which change, the dearest first from 0. Rows with fewer changes lock nothing.
         """
-        worth = unit_charges(self.encoding, self.freedom, _array(x_cf), _array(x))
-        order = np.argsort(-worth, axis=1, kind="stable")[:, rank] if rank < worth.shape[1] else None
-        if order is None:
-            return None
-        rows = np.arange(len(x))
-        free = np.ones(worth.shape, bool)
-        free[rows, order] = worth[rows, order] <= 0
-        return self.restrict(vary=free[:, self.freedom.unit])
+        narrower = without(self.encoding, self.freedom, _array(x_cf), _array(x), rank)
+        return None if narrower is None else replace(self, freedom=narrower)
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.

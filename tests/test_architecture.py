@@ -17,7 +17,8 @@ MODULES = sorted(ROOT.rglob("*.py"))
 # Imports go downward only: a module may import from those listed before it.
 ORDER = [
     "errors", "progress", "outputs", "commands.wishes", "options", "tries", "features", "schema", "wording", "refusals",
-    "encoding", "links", "freedom", "projection", "relaxation", "io.folder", "io.tensors", "io.spaces", "scorer",
+    "encoding", "links", "freedom", "projection", "relaxation", "io.folder", "io.tensors", "io.spaces", "rows",
+    "scorer",
     "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "training", "hypotheses.batched",
     "hypotheses.predictors", "models.networks", "models.opened", "models.affine", "models.from_sklearn",
     "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -114,7 +115,7 @@ def generator_graph(explainer: Amortized) -> bytes:
     space = explainer.space_
     if not isinstance(space, TabularSpace):
         raise SettingError("Generators of tables can be exported. This one is of images.")
-    module = Answering(explainer.generator_.cpu(), space).eval()
+    module = Answering(copy.deepcopy(explainer.generator_).cpu(), space).eval()
     x = torch.cat([rows[:64] for rows in explainer.bank_.rows])
     target = torch.arange(len(x)) % len(explainer.classes_)
     rng = torch.Generator().manual_seed(0)
