@@ -18,7 +18,7 @@ from torch import Tensor
 from avcg.certificates import Certificate, Floats
 from avcg.encoding import Flags
 from avcg.errors import DataError
-from avcg.options import MEANING, Option, Row
+from avcg.options import MEANING, Option, Row, at_least
 from avcg.tables import pack_rows, plain, unpack_rows
 
 _FORMAT, _VERSION = "avcg.counterfactuals", 1
@@ -165,7 +165,7 @@ class Counterfactuals:
     def _sure(self, option: Option) -> str:
         if option.agreeing is None or option.lower_bound is None or self.certificate is None:
             return ""
-        bound = f"at least {option.lower_bound:.2f} with {self.certificate.confidence:.0%} confidence"
+        bound = f"at least {at_least(option.lower_bound)} with {self.certificate.confidence:.0%} confidence"
         return f", {option.agreeing} of {self.certificate.n} models agree: {bound}"
 
     def _repr_html_(self) -> str:

@@ -21,7 +21,7 @@ from avcg.io.folder import check_folder
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
-from avcg.options import Option
+from avcg.options import Option, at_least
 from avcg.outputs import write_whole
 from avcg.recipe import Recipe
 from avcg.report.plots import check_picture, plot_changes
@@ -118,7 +118,7 @@ def _certain(option: Option, answers: Counterfactuals) -> str:
     assert sure is not None
     return (
         f"{option.status}\n{option.agreeing} of {sure.n} models never\ntrained on agree: at least\n"
-        f"{option.lower_bound:.2f} of all, at {sure.confidence:.0%} confidence"
+        f"{at_least(option.lower_bound)} of all, at {sure.confidence:.0%} confidence"
     )
 
 

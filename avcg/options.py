@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -15,6 +16,15 @@ MEANING: Mapping[str, str] = {
     "not_valid": "the best change found does not flip the decision",
     "not_robust": "the decision flips, but fewer set-aside models agree than promised",
 }
+
+
+def at_least(bound: Any) -> str:
+    """A lower bound with two decimals, never rounded up: it would claim what was not proven.
+
+    >>> at_least(0.5493)
+    '0.54'
+    """
+    return f"{math.floor(100 * float(bound) + 1e-9) / 100:.2f}"
 
 
 @dataclass(frozen=True)

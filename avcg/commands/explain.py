@@ -8,7 +8,7 @@ import typer
 
 from avcg.commands.wishes import listed
 from avcg.errors import SettingError
-from avcg.options import MEANING
+from avcg.options import MEANING, at_least
 from avcg.outputs import check_output
 from avcg.progress import console, progress
 
@@ -121,7 +121,7 @@ def _say(screen: Console, answerer: Answerer, name: str, shown: list[dict[str, o
         for line in shown:
             sure = "" if line["agreeing"] is None else f"{line['agreeing']} of {line['n_models']}"
             if sure:
-                sure += f": at least {line['lower_bound']:.2f} of all"
+                sure += f": at least {at_least(line['lower_bound'])} of all"
             chance = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
             table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), chance, sure)
         screen.print(table)

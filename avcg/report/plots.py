@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from avcg.answers import Counterfactuals
 from avcg.encoding import is_gap
 from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
-from avcg.options import Option, Row
+from avcg.options import Option, Row, at_least
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -99,7 +99,7 @@ def _draw(panel: Axes, row: Row, answers: Counterfactuals) -> None:
 def _sure(option: Option, answers: Counterfactuals) -> str:
     if option.agreeing is None or answers.certificate is None:
         return option.status
-    bound = f"at least {option.lower_bound:.2f} at {answers.certificate.confidence:.0%}"
+    bound = f"at least {at_least(option.lower_bound)} at {answers.certificate.confidence:.0%}"
     return f"{option.status}: {option.agreeing} of {answers.certificate.n} models agree ({bound})"
 
 

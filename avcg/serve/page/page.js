@@ -500,7 +500,7 @@ function certainty(option, found) {
   const count = option.n_models > MOST_SQUARES ? 0 : option.n_models;
   const squares = Array.from({ length: count }, (_, index) => make("i", { className: index < option.agreeing ? "yes" : "" }));
   const agree = `${option.agreeing} of ${option.n_models} other models agree`;
-  const bound = `at least ${percent(option.lower_bound)} of all, with ${percent(found.confidence)} confidence`;
+  const bound = `at least ${Math.floor(100 * option.lower_bound + 1e-9)} % of all, with ${percent(found.confidence)} confidence`;
   const sure = make("div", { className: "sure" },
     make("div", { className: "votes", "aria-hidden": "true" }, ...squares),
     make("p", { className: "small" }, `${agree}: ${bound}.`));
