@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.encoding import Encoding
-from avcg.errors import AvcgError, DataError, SettingError
+from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
 from avcg.features import Continuous, Feature, plain
 from avcg.options import Row
 from avcg.schema import Schema
@@ -145,7 +145,7 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
 
         if not loaded:
             if read_manifest(path, FORMAT, VERSION)["sha256"] != manifest["sha256"]:
-                raise SettingError("Another explainer lies in the folder by now. Start the service again.")
+                raise ArtefactError("Another explainer lies in the folder by now. Start the service again.")
             loaded.append(load(path))
         return loaded[0]
 
