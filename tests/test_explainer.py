@@ -93,7 +93,7 @@ class TestAnswers:
     def test_what_is_printed_says_it_in_a_sentence(self, answers):
         text = str(answers)
         assert text.startswith("40 rows, 1 answer each: ")
-        assert "of 3 models agree: at least 0.37 with 95% confidence" in text
+        assert "of 3 models agree: at least 0.36 with 95% confidence" in text
         assert "... and 34 more rows" in text
         assert "&gt;" in answers._repr_html_()
 
