@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -22,10 +22,31 @@ from avcg.questions import Question, choose
 from avcg.recipe import Recipe
 from avcg.refine import Deadline, Refinement, Score, descend
 from avcg.risk import Hinge
-from avcg.tries import A_LITTLE, HARDER, LATENTS_EACH, LOCKS, REFUSED, RETRY_LATENTS, ROWS_TRIED
+from avcg.tries import A_LITTLE, HARDER, LADDER, LATENTS_EACH, LOCKS, REFUSED, RETRY_LATENTS, ROWS_FIRST, ROWS_TRIED
 
 # Refining also looks at answers with less margin, and at doing without each of the first changes.
 _EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Tries:
+    """Rows whose answers were refused, and the best that was found for them so far.
+
+    Attributes:
+        question: About B rows.
+        margin: (B,) that was aimed at.
+        answers: (B, *event), overwritten by better ones.
+        costs: (B,) of these.
+    """
+
+    question: Question
+    margin: Tensor
+    answers: Tensor
+    costs: Tensor
+
+    def refused(self) -> Tensor:
+        """Positions of rows that are still without an accepted answer."""
+        return torch.nonzero(self.costs >= REFUSED).flatten()
 
 
 class Amortized(Explainer):
@@ -74,26 +95,48 @@ class Amortized(Explainer):
     def _settle(self, question: Question, request: Request, z: Tensor) -> Tensor:
         """(K, B, L) latents to feasible answers."""
         proposal = self.generator_(request, z)
-        raw = proposal.raw.cpu()
         gates = None if proposal.gates is None else (proposal.gates > 0).cpu()
-        return question.space.project(question.space.relax(raw, question.x, gates), question.x)
+        return question.space.settle(proposal.raw.cpu(), question.x, gates)
 
     def _accepted(self, question: Question, margin: Tensor) -> Tensor:
         """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
         answers = self._pass(question, margin)[0]
         if self.recipe_.single_pass:
             return answers
-        refused = torch.nonzero(self._costs(question, answers[None])[0] >= REFUSED).flatten()
+        costs = self._costs(question, answers[None])[0]
+        refused = torch.nonzero(costs >= REFUSED).flatten()
         if len(refused):
-            some, noise = question.take(refused), self._noise(RETRY_LATENTS)
-            tried = torch.cat([self._pass(some, margin[refused] + more, noise) for more in HARDER])
-            rows = self.bank_.neighbours(some.space, some.x, some.target, ROWS_TRIED)
-            tried = torch.cat([answers[refused][None], tried, rows])
-            answers[refused] = choose(some.space, tried, self._costs(some, tried), 1)[0]
+            some = _Tries(question.take(refused), margin[refused], answers[refused], costs[refused])
+            answers[refused] = self._tried_again(some)
         if self.distillation_ is not None:
             tried = self.distillation_.leaner(question, answers, [margin + more for more in HARDER])
             answers = choose(question.space, tried, self._costs(question, tried), 1)[0]
         return answers
+
+    def _tried_again(self, tries: _Tries) -> Tensor:
+        """(B, *event) with more margin until it is accepted, a row of the bank if that is closer, else all there is."""
+        for more in LADDER:
+            left = tries.refused()
+            if not len(left):
+                break
+            some = tries.question.take(left)
+            self._keep(tries, left, some, self._pass(some, tries.margin[left] + more))
+        question = tries.question
+        bank = self.bank_.neighbours(question.space, question.x, question.target, ROWS_FIRST)
+        self._keep(tries, torch.arange(len(question.x)), question, bank)
+        left = tries.refused()
+        if len(left):
+            some, noise = question.take(left), self._noise(RETRY_LATENTS)
+            for more in HARDER:
+                self._keep(tries, left, some, self._pass(some, tries.margin[left] + more, noise))
+            self._keep(tries, left, some, self.bank_.neighbours(some.space, some.x, some.target, ROWS_TRIED))
+        return tries.answers
+
+    def _keep(self, tries: _Tries, rows: Tensor, question: Question, tried: Tensor) -> None:
+        """Keep for some rows the cheapest of (K, b, *event) tries, where it is cheaper than what there was."""
+        lowest, which = self._costs(question, tried).min(dim=0)
+        better = torch.nonzero(lowest < tries.costs[rows]).flatten()
+        tries.answers[rows[better]], tries.costs[rows[better]] = tried[which[better], better], lowest[better]
 
     def _noise(self, count: int) -> Tensor:
         """(count, L) the same for every row and call, so that an answer does not depend on its neighbours."""

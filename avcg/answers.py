@@ -17,7 +17,8 @@ from torch import Tensor
 
 from avcg.certificates import Certificate, Floats
 from avcg.encoding import Flags
-from avcg.errors import DataError
+from avcg.errors import DataError, SettingError, whole
+from avcg.frames import take_rows
 from avcg.options import MEANING, Option, Row, at_least
 from avcg.tables import pack_rows, plain, unpack_rows
 
@@ -80,6 +81,35 @@ class Counterfactuals:
     def status(self) -> pd.Series[Any]:
         """One for each answer."""
         return pd.Series(self.statuses, index=self.index, name="status")
+
+    def take(self, rows: NDArray[np.intp], n: int | None = None) -> Counterfactuals:
+        """Some rows in the order given, with their first answers.
+
+        Args:
+            rows: Their positions.
+            n: Answers a row; None: all.
+
+        Raises:
+            SettingError: If there are not so many answers a row.
+        """
+        count = self.n if n is None else whole(n, "'n' of take", 1)
+        if count > self.n:
+            raise SettingError(f"The 'n' of take must be at most {self.n}, as many as there are. Got {n} instead.")
+        each = (rows[:, None] * self.n + np.arange(count)).ravel()
+        return Counterfactuals(
+            factuals=take_rows(self.factuals, rows),
+            answers=take_rows(self.answers, each),
+            n=count,
+            target=self.target[rows],
+            statuses=self.statuses[each],
+            probability=self.probability[each],
+            probability_before=self.probability_before[rows],
+            distance=self.distance[each],
+            changed=None if self.changed is None else self.changed[each],
+            repeated=self.repeated[each],
+            certificate=None if self.certificate is None else self.certificate.take(each),
+            survival=self.survival,
+        )
 
     def changes(self) -> pd.DataFrame:
         """Only what differs: one line for each changed cell, with what it was and what it becomes.

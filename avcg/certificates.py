@@ -7,7 +7,7 @@ any n. All take numpy arrays or numbers and return values in [0, 1].
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -154,6 +154,16 @@ class Certificate:
     def share(self) -> Floats:
         """(N,) the observed share that agrees: what a promise of survival is judged by."""
         return self.agreeing / self.n
+
+    def take(self, answers: NDArray[np.intp]) -> Certificate:
+        """What was said of some answers, in the order given.
+
+        Args:
+            answers: Their positions.
+        """
+        parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        some = {name: part[answers] for name, part in parts.items() if isinstance(part, np.ndarray)}
+        return Certificate(**parts | some)
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
         """One row per answer."""

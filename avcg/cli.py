@@ -30,6 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
+    pretty_exceptions_show_locals=False,  # they may be somebody's facts
 )
 data_app = typer.Typer(help="The datasets avcg knows.", no_args_is_help=True)
 for single in (fit_app, explain_app, report_app, audit_app, serve_app):

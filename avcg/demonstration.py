@@ -17,7 +17,8 @@ from avcg.answers import Counterfactuals
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.errors import MissingExtraError
 from avcg.hypotheses.retraining import retrains
-from avcg.io.folder import check_folder
+from avcg.io.folder import FORMAT, check_folder
+from avcg.io.graphs import lacking
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
@@ -25,7 +26,6 @@ from avcg.options import Option, at_least
 from avcg.outputs import write_whole
 from avcg.recipe import Recipe
 from avcg.report.plots import check_picture, plot_changes
-from avcg.scorer import FORMAT
 from avcg.space import TabularSpace
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _PEOPLE, _ASKED, _KEPT = 3, 60, 20
 _WANTED = "benign"
+_ASSUMPTION = "The next model is trained as this one was, on a bootstrap of the rows."
 
 
 def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str | None = None) -> None:
@@ -79,9 +80,10 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str
 
 
 def _keep(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
-    """Keep the explainer and some rows, and say how to go on."""
+    """Keep the explainer, with graphs where they can be made, and some rows; and say how to go on."""
     dtypes = {str(name): str(dtype) for name, dtype in rows.dtypes.items()}
-    recourse.save(folder, about={"made_by": "avcg demo", "positive": _WANTED, "dtypes": dtypes})
+    notes = {"made_by": "avcg demo", "positive": _WANTED, "dtypes": dtypes, "assumption": _ASSUMPTION}
+    recourse.save(folder, graphs=lacking() is None, about=notes)
     few = Path(folder) / "rows.csv"
     write_whole(few, rows.head(_KEPT).to_csv(index=False, lineterminator="\n"))
     answers = Path(folder) / "answers.json"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError
-from avcg.features import Categorical, Continuous, Scalar, plain
+from avcg.features import Categorical, Continuous, Scalar, native
 from avcg.refusals import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 from avcg.schema import Schema
 
@@ -46,6 +46,10 @@ class Values:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    def take(self, rows: Positions) -> Values:
+        """Some of the rows, in the order given."""
+        return Values(self.numbers[rows], self.choices[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,22 +167,27 @@ class Encoding:
         return tuple(slice(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=False))
 
     @cached_property
-    def padded(self) -> tuple[Positions, Positions, Positions]:
-        """Slots as a table of blocks: (G,) the first of each, (G, widest) all with M where there is none, (M,) back."""
+    def first_slots(self) -> Positions:
+        """(G,) where the block of each categorical feature begins among the slots."""
+        return np.array([slots.start for slots in self.slots], np.intp)
+
+    @cached_property
+    def within(self) -> Codes:
+        """(M, G) the place of each slot in its block: codes times this say in which category a row is."""
+        table = np.zeros((len(self.slot_at), len(self.slots)), np.float32)
+        for block, slots in enumerate(self.slots):
+            table[slots, block] = np.arange(slots.stop - slots.start)
+        return table
+
+    @cached_property
+    def padded(self) -> tuple[Positions, Positions]:
+        """Slots as a table of blocks: (G, widest) with M where there is none, and (M,) the way back."""
         size = len(self.slot_at)
         widest = max((slots.stop - slots.start for slots in self.slots), default=1)
         table = np.full((len(self.slots), widest), size)
         for row, slots in zip(table, self.slots, strict=True):
             row[: slots.stop - slots.start] = np.arange(slots.start, slots.stop)
-        return np.array([slots.start for slots in self.slots], np.intp), table, np.flatnonzero(table.ravel() < size)
-
-    @cached_property
-    def segments(self) -> tuple[Positions, Positions, Positions]:
-        """For all blocks at once: (G,) the first slot of each, (M,) the block of each slot, (M,) slots left in it."""
-        sizes = np.array([slots.stop - slots.start for slots in self.slots], np.intp)
-        starts = np.cumsum(sizes) - sizes
-        group = np.repeat(np.arange(len(sizes)), sizes)
-        return starts, group, (starts + sizes)[group] - np.arange(len(group))
+        return table, np.flatnonzero(table.ravel() < size)
 
     @cached_property
     def steps(self) -> Floats:
@@ -230,7 +239,7 @@ class Encoding:
         with_gaps = self.gap_at >= 0
         x[:, self.gap_at[with_gaps]] = gaps[:, with_gaps]
         if len(self.blocks):
-            x[np.arange(len(values))[:, None], self.slot_at[self.segments[0] + values.choices]] = 1.0
+            x[np.arange(len(values))[:, None], self.slot_at[self.first_slots + values.choices]] = 1.0
         return x
 
     def decode(self, x: Codes) -> Values:
@@ -338,9 +347,12 @@ class Encoding:
         x = [0.0] * self.width
         numbers, choices = self._readers
         for feature, at, center, scale, gap in numbers:
-            value = plain(row[feature.name])
+            value = native(row[feature.name])
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
-                x[at] = (value - center) / scale
+                try:
+                    x[at] = (value - center) / scale
+                except OverflowError:  # a whole number that no float can hold
+                    refuse_far(feature.name)
                 if not -_LARGEST <= x[at] <= _LARGEST:
                     refuse_far(feature.name)
             elif is_gap(value):
@@ -350,7 +362,7 @@ class Encoding:
             else:
                 refuse_numbers(feature.name, [value])
         for feature, start, slots in choices:
-            value = plain(row[feature.name])
+            value = native(row[feature.name])
             slot = slots.get(value) if isinstance(value, (str, int, float)) else None
             if slot is not None and isinstance(value, bool) is isinstance(feature.categories[0], bool):
                 x[slot] = 1.0

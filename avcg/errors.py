@@ -7,6 +7,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral
 
+# Names of which one may have been meant: comparing tens of thousands, which anybody can send, takes seconds.
+_COMPARED = 300
+
 
 class AvcgError(Exception):
     """Root of everything avcg raises on purpose."""
@@ -53,7 +56,7 @@ def did_you_mean(name: object, known: Iterable[object]) -> str:
     "Did you mean 'hours-per-week'? There is: 'age', 'hours-per-week'."
     """
     names = [str(item) for item in known]
-    close = get_close_matches(str(name), names, n=1, cutoff=0.4)
+    close = get_close_matches(str(name), names[:_COMPARED], n=1, cutoff=0.4)
     start = f"Did you mean {close[0]!r}? " if close else ""
     return f"{start}There is: {enumerate_some(names, 12)}."
 

@@ -24,7 +24,6 @@ from torch import Tensor
 from avcg.answers import Counterfactuals, repeated_answers
 from avcg.certificates import certify
 from avcg.decisions import Decider
-from avcg.encoding import Flags
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.frames import take_rows
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, PointMass, check_same_reading
@@ -246,7 +245,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
         effort, deadline = Refinement() if refine is True else refine or None, Deadline.after(time_budget)
         rows = as_rows(X)
-        x = self.space_.encode(rows)
+        seen = self.space_.read(rows) if isinstance(self.space_, TabularSpace) else rows
+        x = self.space_.encode(seen)
         space = self._restricted(vary, ranges, max_changes, len(x))
         before = self.decider_.seeing(rows).probabilities(x)
         current = self.decider_.decide(before)
@@ -257,7 +257,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         ]
         x_cf = torch.cat([found for found, _ in answers], dim=1)
         wanted = torch.cat([aimed for _, aimed in answers])
-        return self._package(rows, x, x_cf, wanted, before, space, n, min_prob)
+        return self._package(rows, seen, x, x_cf, wanted, before, space, min_prob)
 
     def _answer(
         self,
@@ -338,21 +338,30 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def _package(
         self,
         rows: Any,
+        seen: Any,
         x: Tensor,
         x_cf: Tensor,
         target: Tensor,
         before: Tensor,
         space: Space,
-        n: int,
         min_prob: float | None,
     ) -> Counterfactuals:
         """Decode, judge what was decoded, and say how it went."""
+        n = len(x_cf)
         already, stuck = self.decider_.valid(before, target, min_prob), space.stuck(x)
         x_cf = torch.where((already | stuck).view(-1, *[1] * (x.dim() - 1)), x, x_cf)
         place = torch.arange(len(x)).repeat_interleave(n)
-        factuals, each = rows if n == 1 else take_rows(rows, place), space.take(place)
-        answers = each.decode(x_cf.transpose(0, 1).flatten(0, 1), like=factuals)
-        received = self.space_.encode(answers)
+        each, codes = space.take(place), x_cf.transpose(0, 1).flatten(0, 1)
+        factuals = rows if n == 1 else take_rows(rows, place)
+        if isinstance(each, TabularSpace):
+            here = seen if n == 1 else seen.take(place.numpy())
+            answers = each.decode(codes, factuals, here)
+            told = each.read(answers)
+            order = [each.schema.names.index(name) for name in nw.from_native(factuals, eager_only=True).columns]
+            received, changed = each.encode(told), each.changed(told, here)[:, order]
+        else:
+            answers = each.decode(codes, factuals)
+            received, changed = each.encode(answers), None
         wanted = target[place]
         after = self.decider_.seeing(answers).probabilities(received)
         valid = self.decider_.valid(after, wanted, min_prob)
@@ -376,7 +385,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             probability=after.gather(1, wanted[:, None])[:, 0].double().numpy(),
             probability_before=before.gather(1, target[:, None])[:, 0].double().numpy(),
             distance=each.distance(received, x[place]).double().numpy(),
-            changed=_changed(each, answers, factuals),
+            changed=changed,
             repeated=repeated_answers(received, n),
             certificate=sure,
             survival=self.survival,
@@ -436,11 +445,3 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def _candidates(self, question: Question) -> Tensor:
         """(K, B, *event) feasible candidates, K >= n."""
         raise NotImplementedError
-
-
-def _changed(space: Space, answers: Any, factuals: Any) -> Flags | None:
-    """(N, columns) which cells differ, in the order of the user's columns; None for images."""
-    if not isinstance(space, TabularSpace):
-        return None
-    order = [space.schema.names.index(name) for name in nw.from_native(factuals, eager_only=True).columns]
-    return space.changed(answers, factuals)[:, order]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avcg.encoding import Encoding, Flags, Floats, Positions
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Continuous, Scalar, plain
+from avcg.features import Categorical, Continuous, Scalar, native
 from avcg.links import Link
 
 Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
@@ -181,24 +181,35 @@ class Freedom:
         return free
 
 
-def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, blocks: Any, padding: Any, unpadding: Any) -> Any:
+def own_slots(xp: Any, here: Any, first_slots: Any, within: Any) -> Any:
+    """(B, G) the slot of the category that each row is in, block by block. Works on numpy and torch alike.
+
+    Args:
+        xp: numpy or torch.
+        here: (B, M) 1 at the categories the row is in, 0 elsewhere.
+        first_slots: (G,) of each block.
+        within: (M, G) the place of each slot in its block.
+    """
+    place = here @ within
+    return first_slots + (place.astype(np.intp) if xp is np else place.long())
+
+
+def enterable(xp: Any, here: Any, moves: Any, may_enter: Any, first_slots: Any, within: Any, unpadding: Any) -> Any:
     """(B, M) the categories a row may be in, staying included. Works on numpy arrays and torch tensors alike.
 
     Args:
         xp: numpy or torch.
-        here: (B, M) 1 at the categories the row is in.
+        here: (B, M) 1 at the categories the row is in, 0 elsewhere.
         moves: (M, widest) the schema's moves.
         may_enter: (R, M) the request's.
-        blocks: (G,) the first slot of each block.
-        padding: (G, widest) slots of each block, M where there is none.
+        first_slots: (G,) of each block.
+        within: (M, G) the place of each slot in its block.
         unpadding: (M,) the way back from (G * widest,).
     """
-    if not len(blocks):
+    if not len(first_slots):
         return here > 0.5
-    size, rows = padding.shape, here.shape[0]
-    padded = np.pad(here, ((0, 0), (0, 1))) if xp is np else xp.nn.functional.pad(here, (0, 1))
-    own = blocks + xp.argmax(_taken(xp, padded, padding.reshape(-1), 1).reshape(rows, *size), -1)
-    allowed = _taken(xp, moves, own.reshape(-1), 0).reshape(rows, size[0] * size[1])
+    own = own_slots(xp, here, first_slots, within)
+    allowed = _taken(xp, moves, own.reshape(-1), 0).reshape(here.shape[0], len(first_slots) * moves.shape[1])
     allowed = _taken(xp, allowed, unpadding, 1)
     return (allowed & may_enter) | (here > 0.5)
 
@@ -344,7 +355,7 @@ def _limit_categories(freedom: Freedom, encoding: Encoding, feature: Categorical
         raise SchemaError(
             f"The range of column {feature.name!r} must be a list of its categories. Got {wanted!r} instead."
         )
-    wanted = [plain(value) for value in wanted]
+    wanted = [native(value) for value in wanted]
     per_row = [wanted] if all(isinstance(value, Scalar) for value in wanted) else wanted
     if not wanted:
         raise SchemaError(
@@ -401,7 +412,7 @@ def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
 def _flags(lists: Sequence[Sequence[Scalar]], known: Sequence[Scalar], where: str, what: str) -> Flags:
     """(rows, known) which of the known values each list names."""
     place = {value: i for i, value in enumerate(known)}
-    named = [plain(value) for value in chain.from_iterable(lists)]
+    named = [native(value) for value in chain.from_iterable(lists)]
     strange = [value for value in named if not isinstance(value, Scalar) or value not in place]
     if strange:
         raise SchemaError(f"There is no {what} {strange[0]!r} in {where}. {did_you_mean(strange[0], known)}")

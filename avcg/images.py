@@ -174,13 +174,17 @@ class ImageSpace:
             result = torch.where(whole == self._pixels(x).round(), x, codes)
         return result
 
+    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
+        """Decoder output to answers; see `project`."""
+        return self.project(raw, x)
+
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """Mean absolute change of a pixel, in standard deviations of its channel, (..., B)."""
         return (x_cf - x).abs().mean(dim=(-3, -2, -1))
 
-    def priced(self, x: Tensor) -> Tensor:
-        """(N, C H W) pixels, each with its share of the mean."""
-        return x.flatten(1) / x[0].numel()
+    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+        """(N, m) distances of pictures from others."""
+        return torch.cdist(x.flatten(1), rows.flatten(1), p=1.0) / x[0].numel()
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """How many pixels differ, (..., B)."""

@@ -214,6 +214,6 @@ def _sameness(space: Space, x_cf: Tensor, apart: float) -> Tensor:
     count = len(x_cf)
     if count == 1:
         return x_cf.new_zeros(x_cf.shape[1])
-    first, second = torch.triu_indices(count, count, offset=1)
+    first, second = torch.triu_indices(count, count, offset=1, device=x_cf.device)
     pairs = space.distance(x_cf[first].flatten(0, 1)[None], x_cf[second].flatten(0, 1))[0]
     return torch.relu(1.0 - pairs / apart).unflatten(0, (len(first), -1)).mean(dim=0)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+MOST_ANSWERS = 10  # to one row, that a scorer has noise for and a service gives
+
 Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
 
 MEANING: Mapping[str, str] = {

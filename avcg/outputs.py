@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,7 +59,7 @@ def replace_file(path: Path, data: bytes) -> None:
 def beside(path: Path) -> Iterator[Path]:
     """A hidden file to write to; it takes the place of another if all goes well, else it goes.
 
-    It is as readable as files are made here: what is in it may be personal.
+    It is as readable as the other, or as files are made here: what is in it may be personal.
 
     Raises:
         OSError: If it cannot be written; then nothing has changed.
@@ -66,9 +67,12 @@ def beside(path: Path) -> Iterator[Path]:
     half = path.parent / f".avcg-{secrets.token_hex(8)}.part"
     try:
         half.touch(exist_ok=False)
+        mode = stat.S_IMODE((path if path.exists() else half).stat().st_mode)
+        half.chmod(mode | stat.S_IWUSR)  # before anything is in it
         yield half
         with half.open("rb+") as file:
             os.fsync(file.fileno())
+        half.chmod(mode)
         half.replace(path)
     finally:
         half.unlink(missing_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,7 +82,7 @@ class Bank:
         for label, rows in enumerate(self.rows):
             mine = torch.nonzero(target == label).flatten()
             if len(mine) and len(rows):
-                near = nearest(space.priced(x[mine]), space.priced(rows), count, p=1.0)
+                near = nearest(x[mine], rows, count, space.apart)
                 found = space.take(mine).project(rows[near.T], x[mine])
                 result[: len(found), mine] = found
         return result
@@ -113,15 +113,15 @@ class Bank:
 
 
 @torch.no_grad()
-def nearest(x: Tensor, rows: Tensor, k: int, p: float = 2.0) -> Tensor:
+def nearest(x: Tensor, rows: Tensor, k: int, apart: Callable[[Tensor, Tensor], Tensor] = torch.cdist) -> Tensor:
     """(N, min(k, m)) positions of the rows nearest to each x, nearest first, in bounded memory.
 
     Args:
-        x: (N, D).
-        rows: (m, D).
+        x: (N, ...).
+        rows: (m, ...).
         k: How many.
-        p: Of the norm: 2 for Euclid's distance, 1 for the sum of differences.
+        apart: From some of x and all rows to all distances between them; Euclid's.
     """
     at_once = max(1, _PAIRS // len(rows))
-    parts = [torch.cdist(part, rows, p=p).topk(min(k, len(rows)), largest=False).indices for part in x.split(at_once)]
+    parts = [apart(part, rows).topk(min(k, len(rows)), largest=False).indices for part in x.split(at_once)]
     return torch.cat(parts)

@@ -10,7 +10,7 @@ import numpy as np
 from avcg.encoding import Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.errors import DataError
 from avcg.features import Continuous
-from avcg.freedom import Freedom, enterable, interval
+from avcg.freedom import Freedom, enterable, interval, own_slots
 from avcg.links import follow, leadable
 
 # A code says no more than this about a number, in units of its scale.
@@ -40,19 +40,42 @@ def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Code
     return result if freedom.max_changes is None else _keep_dearest(encoding, freedom, result, x)
 
 
-def _project_choices(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Flags:
+def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
+    """What a decoder asks for: its own codes, but the factual's numbers, and gaps, where a gate is shut.
+
+    Args:
+        encoding: The codes.
+        raw: (K, B, D) as a decoder puts them out.
+        x: (B, D) the factuals.
+        gates: (K, B, n) whether each number moves, and a gap is filled.
+    """
+    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    missing, wanted = _missing(encoding, x), raw.copy()
+    wanted[..., at] = np.where(gates | missing, raw[..., at], x[:, at])
+    wanted[..., gap_at[with_gaps]] = (missing & ~gates)[..., with_gaps]
+    return wanted
+
+
+def _project_choices(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
     """(K, B, M) 1 at the category with the largest code of those that may be entered; at its own where none is larger.
 
-    All blocks at once: a maximum over each, spread out again over its slots.
+    Row by row of a flat table, whose cells are found by their places: that costs a single row least, and many.
     """
-    starts, group, back = encoding.segments
-    own = x[:, encoding.slot_at] > 0.5
-    codes = np.where(allowed_entries(encoding, freedom, x), x_cf[..., encoding.slot_at], -np.inf)
-    largest = np.maximum.reduceat(codes, starts, axis=-1)
-    stays = np.maximum.reduceat(np.where(own, codes, -np.inf), starts, axis=-1) >= largest
-    first = np.where(codes == largest[..., group], back, 0)
-    chosen = first == np.maximum.reduceat(first, starts, axis=-1)[..., group]
-    return np.where(stays[..., group], own, chosen & (first > 0))
+    slots = len(encoding.slot_at)
+    allowed = allowed_entries(encoding, freedom, x)
+    codes = np.where(allowed, x_cf[..., encoding.slot_at], np.float32(-np.inf)).reshape(-1, slots)
+    largest = np.empty((len(codes), len(encoding.slots)), np.intp)
+    for j, block in enumerate(encoding.slots):
+        largest[:, j] = codes[:, block].argmax(axis=-1)
+    largest += encoding.first_slots
+    own = own_slots(np, x[:, encoding.slot_at], encoding.first_slots, encoding.within)
+    if len(codes) > len(own):
+        own = np.tile(own, (len(codes) // len(own), 1))
+    rows = np.arange(len(codes))[:, None]
+    stays = codes[rows, own] >= codes[rows, largest]
+    result = np.zeros(codes.shape, np.float32)
+    result[rows, np.where(stays, own, largest)] = 1.0
+    return result.reshape(*x_cf.shape[:-1], slots)
 
 
 def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, result: Codes) -> None:
@@ -117,8 +140,7 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
 
 def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
     """(B, M) the categories each row may be in, links heeded."""
-    here = x[:, encoding.slot_at]
-    entries: Flags = enterable(np, here, freedom.moves, freedom.may_enter, *encoding.padded)
+    entries = _enterable(encoding, freedom, x)
     if any(link.knots is None for link in freedom.links):
         low, high = interval(
             np,
@@ -136,6 +158,12 @@ def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
                 barred[:, encoding.slot_at] = ~entries
                 entries[:, span] &= leadable(link, link.table, link.known, x[:, block], low, high, barred, encoding)
     return entries
+
+
+def _enterable(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
+    here, (_, back) = x[:, encoding.slot_at], encoding.padded
+    found: Flags = enterable(np, here, freedom.moves, freedom.may_enter, encoding.first_slots, encoding.within, back)
+    return found
 
 
 def _missing(encoding: Encoding, x: Codes) -> Flags:
@@ -191,6 +219,25 @@ def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     return cost
 
 
+def apart(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
+    """(N, m) what the codes of one row cost to become those of another, prices per change of numbers left out.
+
+    Flags are 0 or 1, and of these differences are sums and products.
+
+    Args:
+        encoding: For the prices.
+        x: (N, D) encoded rows.
+        rows: (m, D) others.
+    """
+    flags = np.ones(encoding.width, bool)
+    flags[encoding.number_at] = False
+    prices, mine, theirs = encoding.prices[flags], x[:, flags], rows[:, flags]
+    result = np.asarray((mine @ prices)[:, None] + theirs @ prices - (mine * (2 * prices)) @ theirs.T, np.float32)
+    for j in encoding.number_at:
+        result += np.abs(encoding.prices[j] * x[:, j, None] - encoding.prices[j] * rows[:, j])
+    return result
+
+
 def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values) -> Values:
     """Projected codes to exact values, with the factuals at hand.
 
@@ -226,7 +273,7 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
     changed = changes(encoding, answers, factuals)
     low, high = room(freedom, factuals.numbers)
     x = encoding.encode(factuals)
-    entries = enterable(np, x[:, encoding.slot_at], freedom.moves, freedom.may_enter, *encoding.padded)
+    entries = _enterable(encoding, freedom, x)
     frozen = np.broadcast_to(freedom.no_fall & freedom.no_rise, low.shape)
     for j, feature in enumerate(encoding.schema.features):
         i = encoding.place[j]
@@ -247,9 +294,9 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
         expected[:, encoding.slices[link.leader]] = found[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
         for position in link.followers:
-            block = encoding.slices[position]
-            off = np.abs(found[:, block] - expected[:, block])
-            broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, block]))).any(axis=1)
+            span = encoding.slices[position]
+            off = np.abs(found[:, span] - expected[:, span])
+            broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, span]))).any(axis=1)
     if freedom.max_changes is not None:
         units = changed.astype(np.float32) @ (freedom.unit[:, None] == np.arange(len(encoding.schema))).astype(
             np.float32

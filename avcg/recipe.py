@@ -17,6 +17,7 @@ from avcg.generator import Decoder, Generator, Request
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.objective import Distance, Draws, Plausibility, Weights, objective
+from avcg.recorded import SteadyLoss
 from avcg.risk import Hinge, Risk, expected_log_likelihood
 from avcg.space import Space, TabularSpace
 from avcg.training import Epoch, Training, train
@@ -209,13 +210,13 @@ def fit_generator(
     n_rows = len(x) * -(-_ROWS_AN_EPOCH // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
-    lesson = _Lesson(generator, space, x, teachers, decider, recipe, plausibility, rng)
+    lesson = Lesson(generator, space, x, teachers, decider, recipe, plausibility, rng)
     lesson.total = epochs * math.ceil(n_rows / batch)
     settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
     return train(list(generator.parameters()), lesson, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
 
 
-class _Lesson:
+class Lesson:
     """The loss of one step: rows, targets, requests, margins, hypotheses and chance drawn anew."""
 
     def __init__(
@@ -236,11 +237,21 @@ class _Lesson:
         whole_set = isinstance(teachers, FiniteSet) and len(teachers) <= recipe.n_hypotheses
         self.fixed = self._draw() if whole_set else None
         self.done, self.total = 0, 1
+        alike = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
+        self.steady = None
+        if alike:
+            how = (recipe.weights, recipe.risk, recipe.spread, recipe.distance, recipe.apart)
+            self.steady = SteadyLoss(generator, space, *how, self.fixed)
 
     def __call__(self, chosen: Tensor) -> Tensor:
+        """The mean loss of (B,) rows."""
         recipe, progress = self.recipe, self.done / self.total
         self.done += 1
         x, current = self._rows(chosen.to(self.x.device) % len(self.x))
+        if self.steady is not None:
+            request, predictors = self._request(x, current, self.space), self.fixed or self._draw()
+            draws = Draws.draw(self.generator, self.space, recipe.n_latents, x, self.rng, hard=0.0)
+            return self.steady(request, draws.latent, predictors)
         space = self.space.random_requests(len(x), recipe.requests, self.chance) if recipe.requests else self.space
         request = self._request(x, current, space)
         terms = objective(

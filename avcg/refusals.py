@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from avcg.errors import DataError, did_you_mean, enumerate_some
-from avcg.features import Categorical, plain
+from avcg.features import Categorical, native
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
@@ -86,4 +86,4 @@ def refuse_categories(feature: Categorical, count: int, values: Sequence[object]
 
 def _some(values: Sequence[object]) -> list[object]:
     """Different values as plain Python ones, first come first."""
-    return list({repr(value): plain(value) for value in values}.values())
+    return list({repr(value): native(value) for value in values}.values())

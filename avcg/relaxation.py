@@ -93,7 +93,8 @@ class Relaxation:
     change_prices: Tensor
     counted: Tensor  # (n,) 1 for numbers that are their own, 0 for followers of a link
     counted_slots: Tensor  # (M,) likewise for the slots of categories
-    blocks: Tensor
+    first_slots: Tensor
+    within: Tensor
     padding: Tensor
     unpadding: Tensor
     order: Tensor  # (D,) from numbers, gaps, slots to the order of the codes
@@ -123,7 +124,7 @@ class Relaxation:
         own = np.ones(encoding.width, np.float32)
         for link in freedom.links:
             own[link.columns] = 0.0
-        blocks, padding, unpadding = encoding.padded
+        padding, unpadding = encoding.padded
         arrays = {
             "number_at": encoding.number_at,
             "gap_at": encoding.gap_at,
@@ -135,7 +136,8 @@ class Relaxation:
             "change_prices": encoding.change_prices,
             "counted": own[encoding.number_at],
             "counted_slots": own[encoding.slot_at],
-            "blocks": blocks,
+            "first_slots": encoding.first_slots,
+            "within": encoding.within,
             "padding": padding,
             "unpadding": unpadding,
             "order": np.argsort(produced),
@@ -162,8 +164,9 @@ class Relaxation:
             parts = [gaps.index_select(-1, self.with_gaps)]
         logits = torch.where(self._entries(x, low, high), raw.index_select(-1, self.slot_at), -torch.inf)
         padded = F.pad(logits, (0, 1), value=-torch.inf)
-        shares = torch.softmax(_picked(padded, self.padding), dim=-1).flatten(-2) if len(self.blocks) else logits
-        shares = shares.index_select(-1, self.unpadding) if len(self.blocks) else logits
+        shares = logits
+        if len(self.first_slots):
+            shares = torch.softmax(_picked(padded, self.padding), dim=-1).flatten(-2).index_select(-1, self.unpadding)
         result = torch.cat([numbers, *parts, shares], dim=-1).index_select(-1, self.order)
         for link in self.links:
             result = self._follow(link, result, x)
@@ -211,7 +214,8 @@ class Relaxation:
     def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """(B, M) the categories each row may be in, links heeded."""
         here = x.index_select(1, self.slot_at)
-        entries: Tensor = enterable(torch, here, self.moves, self.may_enter, self.blocks, self.padding, self.unpadding)
+        places = (self.first_slots, self.within, self.unpadding)
+        entries: Tensor = enterable(torch, here, self.moves, self.may_enter, *places)
         for link in self.links:
             if link.knots is None:
                 block, span = self.encoding.slices[link.link.leader], link.span

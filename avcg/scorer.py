@@ -18,40 +18,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.encoding import Codes, Flags, Floats, Positions, Values
-from avcg.errors import (
-    ArtefactError,
-    DataError,
-    MissingExtraError,
-    SchemaError,
-    SettingError,
-    did_you_mean,
-    enumerate_some,
-    whole,
-)
-from avcg.features import plain
+from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.features import native
 from avcg.freedom import Freedom, Ranges, Vary, interval
-from avcg.io.folder import read_folder, read_manifest
-from avcg.io.spaces import unpack_encoding
+from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
+from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.options import Option, Row, Status
-from avcg.projection import allowed_entries, changes, charges, project, restore, without
+from avcg.projection import allowed_entries, apart, changes, charges, project, restore, without
 from avcg.rows import values_of, written
 from avcg.schema import Schema
 from avcg.tries import (
     A_LITTLE,
     CONFIDENCE,
     HARDER,
+    LADDER,
     LATENTS_EACH,
     LOCKS,
     NEAR,
     REFUSED,
     RETRY_LATENTS,
+    ROWS_FIRST,
     ROWS_TRIED,
     SAME,
     SLACK,
 )
 
-FORMAT, VERSION = "avcg.artefact", 1
 _AT_ONCE = 512  # answers
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
 
@@ -82,13 +74,15 @@ class Scorer:
     Attributes:
         schema: What the columns are and what may change.
         encoding: What codes mean.
+        freedom: What may change.
         classes: The labels.
         survival: The share of models that is promised.
         confidence: Of lower bounds.
         n_models: How many set-aside models certify; 0 where there are none.
+        assumption: What was noted of how these came about; None: nothing.
 
     Raises:
-        ArtefactError: If the folder is missing, changed or newer, or has no graphs.
+        ArtefactError: If the folder is missing, changed or newer, has no graphs, or does not fit together.
     """
 
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
@@ -98,25 +92,34 @@ class Scorer:
                 " extra 'onnx' and models that are networks."
             )
         manifest, files = read_folder(path, FORMAT, VERSION, (GENERATOR, JUDGES, TABLES))
-        said, arrays = manifest["scorer"], read_tensors(files[TABLES])
-        self.encoding, self._freedom = unpack_encoding(manifest["space"], arrays)
+        found = unpack_scored(manifest, read_tensors(files[TABLES]))
+        self.encoding, self.freedom, self.classes = found.encoding, found.freedom, found.classes
         self.schema: Schema = self.encoding.schema
-        self.classes: list[Any] = manifest["classes"]["values"]
-        self.survival: float = manifest["settings"]["survival"]
-        self.confidence, self.n_models = CONFIDENCE, int(said["n_fresh"])
-        self._threshold: float | None = manifest["settings"]["threshold"]
-        self._margin, self._single_pass = float(manifest["calibration"]["margin"]), bool(said["single_pass"])
-        self._n_in_force, self._n_teachers = int(said["n_in_force"]), int(said["n_teachers"])
-        self._weights, self._teacher_weights = arrays["in_force.weights"], arrays["teachers.weights"]
-        self._bounds: Floats = arrays["lower_bounds"]
-        self._noise = {int(n.removeprefix("noise.")): a for n, a in arrays.items() if n.startswith("noise.")}
-        self._mean = np.zeros_like(self._noise[1])
-        self._bank = [arrays[f"bank.{i}"] for i in range(len(self.classes))]
-        self._priced = [rows * self.encoding.prices for rows in self._bank]
-        self._generator = _session(files[GENERATOR], threads)
-        self._judges = _session(files[JUDGES], threads)
-        self._coded = self._freedom.coded(self.encoding)
+        self.survival, self.confidence, self.n_models = found.survival, CONFIDENCE, len(found.bounds) - 1
+        self.assumption: str | None = notes_of(path, manifest).get("assumption")
+        self._threshold, self._margin, self._single_pass = found.threshold, found.margin, found.single_pass
+        self._weights, self._teacher_weights, self._bounds = found.weights, found.teacher_weights, found.bounds
+        self._n_in_force, self._n_teachers = len(found.weights), len(found.teacher_weights)
+        self._noise, self._bank, self._mean = found.noise, found.bank, np.zeros_like(found.noise[1])
+        self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
+        self._coded = self.freedom.coded(self.encoding)
         self._lately = threading.local()  # several threads may ask at once
+        self._check_graphs()
+
+    def _check_graphs(self) -> None:
+        """Whether the graphs answer about such rows, and for so many models and classes."""
+        x = self._bank[0][:1]
+        try:
+            said = self._asked(x)
+            self._pass(_Question(x, np.zeros(1, np.intp), self.freedom, None), np.zeros(1, np.float32))
+        except Exception as error:  # of many kinds, none of which are Python's own
+            raise ArtefactError(f"The stored graphs do not fit the rows: {error}") from None
+        shape = (self._n_teachers + self.n_models, 1, len(self.classes))
+        if said.shape != shape or not np.allclose(said.sum(axis=-1), 1.0, atol=1e-3):
+            raise ArtefactError(
+                f"The stored models say something of the shape {said.shape}, where probabilities of {shape[0]} models"
+                f" and {shape[2]} classes were stored."
+            )
 
     def answer(
         self,
@@ -150,7 +153,7 @@ class Scorer:
         each = [target] * len(rows) if not isinstance(target, (list, tuple)) else list(target)
         if len(each) != len(rows):
             raise DataError(f"'target' must be one label, or one per row ({len(rows)}). Got {len(each)}.")
-        freedom = self._freedom
+        freedom = self.freedom
         if not (vary is None and ranges is None and max_changes is None):
             freedom = freedom.narrow(self.encoding, vary, ranges, max_changes)
         if freedom.rows not in (1, len(rows)):
@@ -225,11 +228,25 @@ class Scorer:
             return answers
         refused = np.flatnonzero(self._penalties(answers, question.target, question.min_prob))
         if len(refused):
-            some, noise = question.take(refused), self._noise[RETRY_LATENTS]
+            answers[refused] = self._tried_again(question.take(refused), answers[refused], margin[refused])
+        return answers
+
+    def _tried_again(self, question: _Question, answers: Codes, margin: Codes) -> Codes:
+        """(B, D) with more margin until it is accepted, a row of the bank if that is closer, else all there is."""
+        rungs, more = len(LADDER), np.array(LADDER, np.float32)[:, None]
+        tried = self._pass(question, margin + more, np.repeat(self._mean, rungs, axis=0))
+        pool = np.concatenate([answers[None], tried, self._neighbours(question, ROWS_FIRST)])
+        costs = self._costs(question, pool)
+        accepted = costs[1 : 1 + rungs] < REFUSED  # all steps at once, and none beyond the first that is enough
+        costs[1 : 1 + rungs][np.cumsum(accepted, axis=0) > accepted] = np.inf
+        answers = pool[costs.argmin(axis=0), np.arange(len(answers))]
+        left = np.flatnonzero(costs.min(axis=0) >= REFUSED)
+        if len(left):
+            some, noise = question.take(left), self._noise[RETRY_LATENTS]
             harder = np.repeat(np.array(HARDER, np.float32), len(noise))
-            tried = self._pass(some, margin[refused] + harder[:, None], np.tile(noise, (len(HARDER), 1)))
-            tried = np.concatenate([answers[refused][None], tried, self._neighbours(some, ROWS_TRIED)])
-            answers[refused] = self._choose(tried, self._costs(some, tried), 1)[0]
+            tried = self._pass(some, margin[left] + harder[:, None], np.tile(noise, (len(HARDER), 1)))
+            pool = np.concatenate([answers[left][None], tried, self._neighbours(some, ROWS_TRIED)])
+            answers[left] = pool[self._costs(some, pool).argmin(axis=0), np.arange(len(left))]
         return answers
 
     def _margins(self, question: _Question) -> Codes:
@@ -244,7 +261,7 @@ class Scorer:
         """(K, B, D) feasible answers for noise (K, L) and margins (B,) or (K, B); at the mean where there is none."""
         shifts = self._mean if noise is None else noise
         count, rows = len(shifts), len(question.x)
-        coded = self._coded if question.freedom is self._freedom else question.freedom.coded(self.encoding)
+        coded = self._coded if question.freedom is self.freedom else question.freedom.coded(self.encoding)
         once: dict[str, NDArray[Any]] = {"x": question.x, "target": question.target, **coded}
         feed = {name: _for_each(array, count, rows) for name, array in once.items()}
         feed["margin"] = margin.ravel() if margin.ndim > 1 else _for_each(margin, count, rows)
@@ -255,13 +272,11 @@ class Scorer:
     def _neighbours(self, question: _Question, count: int) -> Codes:
         """(count, B, D) rows of the target that cost least to become, with what may not change put back."""
         result = np.broadcast_to(question.x, (count, *question.x.shape)).copy()
-        prices = self.encoding.prices
-        for label, (rows, bank) in enumerate(zip(self._bank, self._priced, strict=True)):
+        for label, rows in enumerate(self._bank):
             mine = np.flatnonzero(question.target == label)
-            if len(mine) and len(bank):
-                apart = np.stack([np.abs(bank - one).sum(axis=1) for one in question.x[mine] * prices])
-                near = _least(apart, count)
+            if len(mine) and len(rows):
                 some = question.take(mine)
+                near = _least(apart(self.encoding, some.x, rows), count)
                 result[: near.shape[1], mine] = project(self.encoding, some.freedom, rows[near.T], some.x)
         return result
 
@@ -327,8 +342,8 @@ class Scorer:
             found = candidates[costs.argmin(axis=0), everyone]
             chosen.append(found)
             if len(chosen) < n:
-                apart = self._distance(candidates, found)
-                costs = costs + NEAR * np.maximum(1.0 - apart, 0.0) + np.where(apart <= SLACK, SAME, 0.0)
+                far = self._distance(candidates, found)
+                costs = costs + NEAR * np.maximum(1.0 - far, 0.0) + np.where(far <= SLACK, SAME, 0.0)
         return np.stack(chosen)
 
     def _targets(self, target: list[Any] | None, current: Positions) -> Positions:
@@ -336,12 +351,12 @@ class Scorer:
         if target is None:
             return (current + 1) % len(self.classes)
         places = {label: i for i, label in enumerate(self.classes)}
-        for one in map(plain, target):
+        for one in map(native, target):
             if not isinstance(one, (str, int, float)) or one not in places:
                 known = enumerate_some([str(label) for label in self.classes], 12)
                 hint = did_you_mean(one, self.classes)
                 raise DataError(f"The target {one!r} is no class of the model, which knows {known}. {hint}")
-        return np.array([places[plain(one)] for one in target], np.intp)
+        return np.array([places[native(one)] for one in target], np.intp)
 
     def _package(
         self,
@@ -409,17 +424,6 @@ def _status(already: bool, stuck: bool, valid: bool, robust: bool) -> Status:
     return "not_valid" if not valid else "ok" if robust else "not_robust"
 
 
-def _session(content: bytes, threads: int) -> Any:
-    try:
-        import onnxruntime
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "onnx", "The scorer") from None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-
-
 def _least(values: Codes, count: int) -> Positions:
     """(B, count) positions of the least of each line, the least first; all where there are not so many."""
     if values.shape[1] <= count:
@@ -433,6 +437,4 @@ def _for_each(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
     """One for every candidate of every row."""
     if len(array) == count * rows:
         return array
-    if len(array) == 1:
-        return np.repeat(array, count * rows, axis=0)
-    return np.tile(array, (count, *[1] * (array.ndim - 1)))
+    return np.tile(array, (count * rows if len(array) == 1 else count, *[1] * (array.ndim - 1)))

@@ -24,7 +24,7 @@ from avcg.features import Continuous
 from avcg.frames import Frame
 from avcg.freedom import Freedom, Ranges, Vary, random_requests
 from avcg.links import learn_links
-from avcg.projection import changes, project, restore, room, unit_charges, violations, without
+from avcg.projection import apart, changes, gated, project, restore, room, unit_charges, violations, without
 from avcg.relaxation import Relaxation
 from avcg.schema import Schema
 
@@ -62,11 +62,14 @@ class Space(Protocol):
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest feasible point, exact; what people and metrics see."""
 
+    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+        """Decoder output to answers: as `project` of `relax`, without what only gradients need."""
+
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """What a change costs, (..., B)."""
 
-    def priced(self, x: Tensor) -> Tensor:
-        """(N, *event) to (N, D) codes whose sum of differences is the distance, but for prices per change."""
+    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+        """(N, *event) and (m, *event) to (N, m) distances of each from each, but for prices per change of numbers."""
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """How many features change, (..., B)."""
@@ -132,11 +135,15 @@ class TabularSpace:
         """(D,)."""
         return (self.encoding.width,)
 
-    def encode(self, X: Frame | Mapping[str, Any]) -> Tensor:
+    def read(self, X: Frame | Values) -> Values:
+        """The exact values of a frame, for who needs them more than once: what reads frames takes these too."""
+        return X if isinstance(X, Values) else frames.read_values(X, self.schema)
+
+    def encode(self, X: Frame | Mapping[str, Any] | Values) -> Tensor:
         """Rows to codes.
 
         Args:
-            X: A frame, columns in any order, or one row as a dict.
+            X: A frame, columns in any order, one row as a dict, or values that were read.
 
         Returns:
             (B, D), float32.
@@ -146,9 +153,9 @@ class TabularSpace:
         """
         if isinstance(X, Mapping):
             return torch.from_numpy(self.encoding.encode_row(X)[None])
-        return torch.from_numpy(self.encoding.encode(frames.read_values(X, self.schema)))
+        return torch.from_numpy(self.encoding.encode(self.read(X)))
 
-    def decode(self, x: Tensor, like: Frame | None = None) -> Frame:
+    def decode(self, x: Tensor, like: Frame | None = None, values: Values | None = None) -> Frame:
         """Codes to rows.
 
         Args:
@@ -156,6 +163,7 @@ class TabularSpace:
             like: The B factuals. The result is a frame of the same kind, with their columns, dtypes and index, and
                 every cell that did not change is theirs, bit for bit; numbers are rounded within what the factual
                 may do. Without it, a pandas frame of its own.
+            values: Those of ``like``, where they were read before.
 
         Returns:
             A frame of B rows.
@@ -165,7 +173,7 @@ class TabularSpace:
             raise DataError(f"decode takes codes of shape (rows, {self.encoding.width}). Got {tuple(x.shape)} instead.")
         if like is None:
             return frames.new_frame(self.encoding, self.encoding.decode(codes))
-        here = frames.read_values(like, self.schema)
+        here = self.read(like) if values is None else values
         if len(here) != len(codes):
             raise DataError(f"decode got {len(codes)} rows of codes and {len(here)} rows in 'like'. Give one for each.")
         self._check_rows(len(here))
@@ -235,6 +243,13 @@ class TabularSpace:
         result = project(self.encoding, self.freedom, codes.reshape(lead, *codes.shape[-2:]), _array(x))
         return torch.from_numpy(result.reshape(codes.shape)).to(x.device, x.dtype)
 
+    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+        """Decoder output to answers, without what only gradients need of `relax`; gates are open or shut."""
+        if gates is None:
+            return self.project(raw, x)
+        wanted = gated(self.encoding, _array(raw), _array(x), gates.cpu().numpy())
+        return self.project(torch.from_numpy(wanted), x)
+
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """What a change costs at the schema's prices, differentiable but for prices per change of numbers.
 
@@ -251,9 +266,9 @@ class TabularSpace:
         dtype = torch.promote_types(x_cf.dtype, x.dtype)
         return self._relaxation(x.to(dtype)).distance(x_cf.to(dtype), x.to(dtype), gates)
 
-    def priced(self, x: Tensor) -> Tensor:
-        """(N, D) codes times what a unit of each costs: for distances between many rows at once."""
-        return x * self._relaxation(x).prices
+    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+        """(N, m) what encoded rows (N, D) cost to become others (m, D), prices per change of numbers left out."""
+        return torch.from_numpy(apart(self.encoding, _array(x), _array(rows))).to(x.device)
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """How many features change, those of a link as one; in expectation for shares of categories and gates.
@@ -386,7 +401,7 @@ class TabularSpace:
         """
         return replace(self, freedom=self.freedom.narrow(self.encoding, vary, ranges, at_most))
 
-    def changed(self, answers: Frame, like: Frame) -> Flags:
+    def changed(self, answers: Frame | Values, like: Frame | Values) -> Flags:
         """(B, features) which cells of the answers differ from the factuals, in exact values."""
         return changes(self.encoding, *self._read_pair(answers, like))
 
@@ -394,8 +409,8 @@ class TabularSpace:
         """(B, features) where an answer breaks a constraint, judged on the rows people receive."""
         return violations(self.encoding, self.freedom, *self._read_pair(answers, like))
 
-    def _read_pair(self, answers: Frame, like: Frame) -> tuple[Values, Values]:
-        pair = frames.read_values(answers, self.schema), frames.read_values(like, self.schema)
+    def _read_pair(self, answers: Frame | Values, like: Frame | Values) -> tuple[Values, Values]:
+        pair = self.read(answers), self.read(like)
         if len(pair[0]) != len(pair[1]):
             raise DataError(f"There are {len(pair[0])} answers for {len(pair[1])} rows. Give one for each.")
         self._check_rows(len(pair[1]))

@@ -9,11 +9,12 @@ import numpy as np
 import pandas as pd
 
 from avcg.encoding import is_gap
+from avcg.features import native
 
 
 def plain(value: Any) -> Any:
-    """A value as Python's own; None where it is missing."""
-    value = value.item() if isinstance(value, np.generic) else value
+    """A value as JSON has it: Python's own, and None where it is missing."""
+    value = native(value)
     return None if is_gap(value) else value
 
 

@@ -1,6 +1,10 @@
 """What is tried beyond a first answer; the same for whoever answers, with torch or without it."""
 
-# Answers that are not accepted are tried again: with more margin, from other latents, and from rows of the bank.
+# Answers that are not accepted are tried again with more margin, step by step until they are: small steps stay closer
+# than other latents do. The nearest rows of the bank may be closer still.
+LADDER = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
+ROWS_FIRST = 5
+# Where all of that is refused: from other latents too, and from more rows of the bank.
 HARDER = (0.0, 0.7, 1.5, 3.0)
 RETRY_LATENTS = 3
 ROWS_TRIED = 20

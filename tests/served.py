@@ -1,10 +1,14 @@
 """A small explainer over made-up loans, fitted once for the tests of the service and of its page."""
 
 import asyncio
+import socket
+import threading
+import time
 import warnings
 from functools import cache
 
 import httpx
+import uvicorn
 
 from avcg import AVCG, Classifier, Recipe, retrains, toys
 
@@ -31,6 +35,26 @@ def plain(frame):
         {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}
         for row in frame.astype(object).to_dict("records")
     ]
+
+
+def serve(app, **settings):
+    """Run an application in a thread; the address, and how to stop it."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", access_log=False, **settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 20
+    while not server.started and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert server.started
+
+    def stop():
+        server.should_exit = True
+        thread.join(20)
+        assert not thread.is_alive()
+
+    return f"http://127.0.0.1:{listening.getsockname()[1]}/", stop
 
 
 def request(app, method, path, **options):

@@ -30,7 +30,7 @@ from avcg.report import svg
 from avcg.report.answers_page import render
 from avcg.report.page import at_least, figure, percent, short
 from avcg.report.pictures import png
-from avcg.report.population import by_column, by_group, number_columns, opinions, take, told
+from avcg.report.population import by_column, by_group, number_columns, opinions, told
 
 LOANS = toys.loans(n=300)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
@@ -246,6 +246,12 @@ class TestNumbers:
         assert "29 models would have to be asked, and all agree" in page.text("sure")
         assert 0.05 ** (1 / 29) >= 0.9 > 0.05 ** (1 / 28)
 
+    def test_what_is_known_of_the_models_is_the_assumption(self, page, answers, recourse):
+        assert "the next model comes about as these 4 did" in page.text("sure")
+        noted = Page.of(render(answers, recourse, assumption="Next year's <model> is like this year's.")).text("sure")
+        assert "The assumption: Next year's <model> is like this year's. A model of another kind" in noted
+        assert "comes about as these" not in noted
+
     def test_opinions(self, page, answers, recourse):
         some, fresh = good(answers), recourse.roles_.fresh
         votes = {}
@@ -415,11 +421,13 @@ class TestRows:
 
     def test_taking_some_is_having_asked_about_some(self, three, recourse):
         rows = np.array([7, 3, 30])
-        some, asked = take(three, rows, 2), recourse.generate(three.factuals.iloc[rows], target=1, n=3)
+        some, asked = three.take(rows, 2), recourse.generate(three.factuals.iloc[rows], target=1, n=3)
         pd.testing.assert_frame_equal(some.factuals, asked.factuals)
         both = asked.answers.iloc[[0, 1, 3, 4, 6, 7]]
         pd.testing.assert_frame_equal(some.answers.reset_index(drop=True), both.reset_index(drop=True))
-        assert some.n == 2
+        assert (some.n, three.take(rows).n) == (2, 3)
+        with pytest.raises(SettingError, match=r"'n' of take must be at most 3, as many as there are. Got 4"):
+            three.take(rows, 4)
         np.testing.assert_array_equal(some.statuses, asked.statuses[[0, 1, 3, 4, 6, 7]])
         np.testing.assert_array_equal(some.certificate.agreeing, asked.certificate.agreeing[[0, 1, 3, 4, 6, 7]])
         np.testing.assert_allclose(some.probability_before, asked.probability_before, atol=1e-6)
@@ -490,7 +498,7 @@ class TestRows:
 
     def test_a_long_list_is_cut_and_says_so(self, answers, recourse):
         place = np.tile(np.arange(120), 3)
-        page = Page.of(render(take(answers, place, 1), recourse))
+        page = Page.of(render(answers.take(place, 1), recourse))
         assert len(page.tables["people"]) == 201
         assert "And 160 more people, who are in the answers." in page.text("people")
 
@@ -513,7 +521,7 @@ class TestRows:
         assert "12 or more: 4" in page.text("costs")
 
     def test_no_rows(self, answers):
-        page = Page.of(render(take(answers, np.array([], np.intp), 1)))
+        page = Page.of(render(answers.take(np.array([], np.intp), 1)))
         assert "0 people" in page.text()
 
 

@@ -24,7 +24,7 @@ ORDER = [
     "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
     "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
     "hypotheses.given", "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates",
-    "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recipe", "answers", "questions",
+    "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recorded", "recipe", "answers", "questions",
     "explainer", "calibration", "diagnostics", "distillation", "answering", "amortized", "baselines.nearest",
     "baselines.vae", "baselines.descent", "baselines.search", "io.networks", "io.boxes", "io.packing", "io.graphs",
     "io.artefact", "judging", "grouping", "auditing", "report.plots", "testing", "files", "datasets", "toys",

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 import time
@@ -68,6 +69,27 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, says, tmp_path):
     assert says in found.stderr
     assert "Traceback" not in found.stderr
     assert found.stdout == ""
+
+
+@pytest.mark.parametrize("pretty", ["", "1"])
+def test_a_bug_shows_nobodys_facts(pretty):
+    code = """
+import sys
+from avcg import cli
+
+@cli.app.command()
+def broken():
+    facts = {"name": "Zyx" + "wvut"}
+    raise RuntimeError(len(facts))
+
+sys.argv = ["avcg", "broken"]
+cli.main()
+"""
+    environment = {**os.environ, "TYPER_STANDARD_TRACEBACK": pretty}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert found.returncode == 1
+    assert "RuntimeError: 1" in found.stderr
+    assert "Zyxwvut" not in found.stderr
 
 
 def test_help_does_not_wait_for_torch():

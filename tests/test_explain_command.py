@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from avcg.answers import Counterfactuals
 from avcg.commands import answer_files, explaining
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import readings_of, typed
+from avcg.scorer import Scorer
 
 ROWS = 700
 OWN = list(answer_files.OWN)
@@ -484,6 +486,25 @@ class TestAudit:
         assert says in found.err
 
 
+def test_a_category_that_is_written_like_a_gap_is_none(tmp_path):
+    """People without a degree are no people of whom nothing is known."""
+    rows = people(200).assign(degree=["None", "NA", "BA", "MA"] * 50)
+    X, y = rows[["income", "degree"]], np.where(rows["income"] > 50, "yes", "no")
+    model = avcg.Classifier(hidden=(8,), epochs=10).fit(X, y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so short a training may not keep its promise
+        recipe = avcg.Recipe(steps=20, layers=(16,))
+        avcg.AVCG(avcg.retrains(model, X, y, n=4), recipe=recipe).fit(X).save(tmp_path / "art")
+    X.to_csv(tmp_path / "rows.csv", index=False)
+    out = tmp_path / "told.json"
+    found = run("explain", tmp_path / "art", tmp_path / "rows.csv", "--all", "--target", "yes", "--out", out)
+    assert found.code == 0, found.err
+    assert Counterfactuals.from_json(out.read_text()).factuals["degree"].tolist() == X["degree"].tolist()
+    out.with_name("gap.csv").write_text("income,degree\n20.5,\n")
+    found = run("explain", tmp_path / "art", tmp_path / "gap.csv", "--target", "yes")
+    assert "gap.csv, line 2: column 'degree' is empty" in found.err
+
+
 def test_the_demonstration_can_be_kept(tmp_path):
     place = tmp_path / "demo"
     shown = run("demo", "--steps", 5, "--picture", tmp_path / "three.png", "--save", place)
@@ -493,6 +514,8 @@ def test_the_demonstration_can_be_kept(tmp_path):
     explained, reported = run(*lines[0][1:]), run(*lines[1][1:-1], tmp_path / "report.html")
     assert (explained.code, reported.code) == (0, 0), explained.err + reported.err
     assert explained.out.startswith("20 rows of rows.csv")
+    rows = pd.read_csv(place / "rows.csv").to_dict("records")
+    assert [row.target for row in Scorer(place).answer(rows, "benign")] == ["benign"] * 20  # without torch
     full = tmp_path / "full"
     full.mkdir()
     (full / "letter").write_text("dear")

@@ -137,12 +137,20 @@ class TestKeeping:
         assert figures["n_models"] == answers.certificate.n == 1
 
     def test_people_are_told_the_same(self, folder, fitted):
-        figures = about(folder / "kept")["held_out"]
+        noted = about(folder / "kept")
+        figures = noted["held_out"]
         for words in (
             "300 rows of", "in steps of 0.1", "Measured on 60 rows", f"{figures['accuracy']:.0%}", "violations",
-            figures["calibration"][:20], figures["assumption"], "avcg explain",
+            figures["calibration"][:20], noted["assumption"], "avcg explain",
         ):  # fmt: skip
             assert words in fitted.out
+
+    def test_what_is_assumed_goes_with_the_artefact_to_the_report(self, folder, fitted):
+        assert "on a bootstrap of the rows" in about(folder / "kept")["assumption"]
+        run("explain", folder / "kept", folder / "data.csv", "--out", folder / "told.json")
+        done = run("report", folder / "kept", folder / "told.json", "--out", folder / "told.html")
+        assert done.code == 0, done.err
+        assert about(folder / "kept")["assumption"] in (folder / "told.html").read_text()
 
     def test_the_same_seed_the_same_artefact_and_json(self, folder, fitted):
         limits = ["--only-up", "months", "--only-down", "member", "--between", "income:15:80", "--at-most", "2"]
@@ -227,6 +235,7 @@ class TestOtherModels:
         figures, explainer = json.loads(found.out), avcg.load(folder / "one")
         assert "cannot be trained again here" in figures["assumption"]
         assert "4 models beside it" in figures["assumption"]
+        assert about(folder / "one")["assumption"] == figures["assumption"]
         assert figures["n_models"] == len(explainer.roles_.fresh) == 1
         table = lesson(folder / "data.csv")
         box = avcg.BlackBox(paths[0], table.X, classes=["no", "yes"])

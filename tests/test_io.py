@@ -73,7 +73,7 @@ from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.io import artefact
-from avcg.io.folder import MANIFEST, misfit, read_file, read_folder, read_manifest, write_folder
+from avcg.io.folder import MANIFEST, check_folder, misfit, read_file, read_folder, read_manifest, write_folder
 from avcg.io.networks import build, describe
 from avcg.io.packing import Packer, Unpacker
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
@@ -81,6 +81,7 @@ from avcg.io.tensors import read_tensors, write_tensors
 from avcg.models.from_sklearn import Beside, MeanProbability
 from avcg.models.networks import cnn, mlp
 from avcg.noise import GaussianDropout, Noise
+from avcg.outputs import beside
 from avcg.ramps import Ramps
 from avcg.training import Training
 
@@ -532,6 +533,33 @@ class TestALoadedExplainer:
                 made("one network")[0].save(tmp_path / "x", about=strange)
         assert artefact.about(tmp_path / "x")["by"] == "someone"
 
+    @pytest.mark.parametrize(
+        ("notes", "says"),
+        [
+            ({"positive": "maybe"}, "about.positive is 'maybe', which is no label: there is 'approve', 'reject'"),
+            ({"positive": ["approve"]}, r"about.positive is \['approve'\]"),
+            ({"dtypes": ["int64"]}, "about.dtypes is"),
+            ({"dtypes": {"income": 8}}, "about.dtypes.income is 8"),
+            ({"assumption": 3}, "about.assumption is 3"),
+        ],
+    )
+    def test_notes_that_commands_go_by_must_be_what_they_expect(self, stored, tmp_path, notes, says):
+        explainer = made("one network")[0]
+        with pytest.raises(SettingError, match=says):
+            explainer.save(tmp_path / "x", about=notes)
+        assert not (tmp_path / "x").exists()
+        shutil.copytree(stored("one network")[0], tmp_path / "x")  # as an older avcg would have kept them
+        manifest = json.loads((tmp_path / "x" / MANIFEST).read_text())
+        sign(tmp_path / "x", {**manifest, "about": notes})
+        with pytest.raises(ArtefactError, match=says):
+            artefact.about(tmp_path / "x")
+        avcg.load(tmp_path / "x")
+
+    def test_a_positive_label_of_numpy_is_as_good(self, tmp_path):
+        explainer = made("one network")[0]
+        explainer.save(tmp_path / "x", about={"positive": explainer.classes_[0]})
+        assert artefact.about(tmp_path / "x") == {"positive": "approve"}
+
     def test_says_what_it_was_made_with(self, stored):
         manifest = json.loads((stored("one network")[0] / MANIFEST).read_text())
         assert manifest["made_with"]["torch"] == torch.__version__
@@ -883,6 +911,18 @@ print(len(os.listdir(path)), len(seen))
             os.umask(before)
         assert all(file.stat().st_mode & 0o077 == 0 for file in (tmp_path / "x").iterdir())
 
+    @pytest.mark.parametrize("mode", [0o600, 0o400, 0o640])
+    def test_what_takes_the_place_of_a_private_file_is_as_private(self, tmp_path, mode):
+        place = tmp_path / "answers.csv"
+        place.write_text("old")
+        place.chmod(mode)
+        seen = []
+        with beside(place) as half:
+            seen.append(stat.S_IMODE(half.stat().st_mode))
+            half.write_text("new")
+        assert (place.read_text(), stat.S_IMODE(place.stat().st_mode)) == ("new", mode)
+        assert seen == [mode | 0o200]  # from the first byte on
+
 
 class TestOtherPeoplesThings:
     def refused(self, path, match):
@@ -904,8 +944,23 @@ class TestOtherPeoplesThings:
     def test_a_file_is_refused(self, tmp_path):
         (tmp_path / "x").write_text("mine")
         self.refused(tmp_path / "x", "is a file. Give the name of a folder")
-        with pytest.raises(ArtefactError, match="cannot be written: Not a directory"):
-            write_folder(tmp_path / "x" / "y", *NEW)
+        for inside in (tmp_path / "x" / "y", tmp_path / "x" / "y" / "z"):
+            with pytest.raises(ArtefactError, match=r"cannot be written: \S+/x is a file"):
+                write_folder(inside, *NEW)
+
+    def test_where_nothing_may_be_written_is_said_before_the_work(self, tmp_path, monkeypatch):
+        """By the nearest folder that there is: the others are yet to be made in it."""
+        (tmp_path / "kept").mkdir()
+        asked = []
+        monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
+        for folder, nearest in (("kept", "kept"), ("new", "."), ("new/one/in/another", ".")):
+            with pytest.raises(ArtefactError, match=f"{folder} cannot be written: nothing may be written in"):
+                check_folder(tmp_path / folder, "avcg.test")
+            assert asked.pop() == (tmp_path / nearest, os.W_OK | os.X_OK)
+        monkeypatch.chdir(tmp_path / "kept")
+        with pytest.raises(ArtefactError, match="x cannot be written"):
+            check_folder("x", "avcg.test")
+        assert asked.pop()[0] == tmp_path / "kept"
 
     @pytest.mark.parametrize("what", ["open", "mkdir"])
     def test_a_folder_that_may_not_be_written_is_a_sentence(self, tmp_path, monkeypatch, what):
@@ -1590,7 +1645,10 @@ def test_patterns(value, pattern, wrong):
 
 
 class TestTheFirstVersion:
-    """An artefact that was written when the format was new; every later avcg must read it, and answer as then."""
+    """An artefact that was written when the format was new: every later avcg reads it.
+
+    Its answers are stored too. They change only when the search for answers does, and then the changelog says so.
+    """
 
     def test_it_answers_as_it_did(self, monkeypatch):
         for name in ("ROWS_TRIED", "HARDER"):

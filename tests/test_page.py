@@ -2,15 +2,13 @@
 
 import re
 import shutil
-import socket
-import threading
-import time
 from itertools import pairwise
 
 import pytest
-import uvicorn
-from served import denied, plain, recourse
+from served import denied, plain, recourse, serve
 
+from avcg import BlackBox, PointMass, Schema
+from avcg.baselines.nearest import NearestUnlike
 from avcg.serve.engine import ExplainerEngine
 from avcg.serve.service import create_app
 
@@ -52,34 +50,27 @@ POOR = """() => {
 }"""
 
 
+NOTED = "The next model is trained on the rows of this spring."
+
+
 @pytest.fixture(scope="module")
 def engine():
-    return ExplainerEngine(recourse())
-
-
-def serve(app):
-    """Run an application in a thread; the address, and how to stop it."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", access_log=False))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    deadline = time.monotonic() + 20
-    while not server.started and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert server.started
-
-    def stop():
-        server.should_exit = True
-        thread.join(20)
-        assert not thread.is_alive()
-
-    return f"http://127.0.0.1:{listening.getsockname()[1]}/", stop
+    return ExplainerEngine(recourse(), NOTED)
 
 
 @pytest.fixture(scope="module")
 def address(engine):
     found, stop = serve(create_app(engine, examples=plain(denied().head(4))))
+    yield found
+    stop()
+
+
+@pytest.fixture(scope="module")
+def off_grid():
+    """No other models, and numbers whose lowest and highest, 20.25 and 58.6, are no multiples of their step."""
+    X = denied().assign(income=[*(20.25 + 2 * i for i in range(19)), 58.6])
+    rule = BlackBox(lambda rows: (rows["income"] > 40) * 1.0, X, schema=Schema.infer(X).step("income", 0.5))
+    found, stop = serve(create_app(ExplainerEngine(NearestUnlike(PointMass(rule)).fit(X))))
     yield found
     stop()
 
@@ -274,11 +265,32 @@ class TestPage:
         expect(page.locator(".route").first.get_by_role("button", name="Copied")).to_be_visible()
         sentence = page.evaluate("navigator.clipboard.readText()")
         assert sentence.startswith("If your ")
-        assert sentence.endswith("the decision would be 1 instead of 0.")
-        for name in row["options"][0]["changes"]:
+        best = row["options"][0]
+        sure = f"{best['agreeing']} of {best['n_models']} other models that were asked decide the same"
+        assert f"the decision would be 1 instead of 0. {sure}, on this assumption: {NOTED} Those that" in sentence
+        for name in best["changes"]:
             assert f"your {name} were " in sentence
-        assert sentence.count(" instead of ") == len(row["options"][0]["changes"]) + 1
+        assert sentence.count(" instead of ") == len(best["changes"]) + 1
         expect(page.locator("#spoken")).to_contain_text(sentence)
+
+    def test_a_letter_says_nothing_of_later_models_where_none_were_asked(self, opened, off_grid):
+        page = opened(off_grid)
+        after(page, lambda: page.get_by_label("Income, value").fill("25"))
+        page.locator(".route").first.get_by_role("button", name="Copy as a sentence").click()
+        expect(page.locator(".letter").first).to_contain_text("a later one may decide otherwise")
+
+    def test_a_slider_off_its_grid_asks_for_nothing_by_itself(self, opened, off_grid):
+        page = opened(off_grid)
+        _, asked = after(page, lambda: page.get_by_label("Income, value").fill("25"))
+        assert "ranges" not in asked
+        ends = {"min": "20.5", "max": "58.5", "step": "0.5"}
+        for name in ("not below", "not above", "by slider"):
+            slider = page.get_by_label(re.compile(f"^income[:,] {name}$"))
+            assert {end: slider.get_attribute(end) for end in ends} == ends
+        _, asked = after(page, lambda: page.get_by_label("income: not above").fill("50.5"))
+        assert asked["ranges"] == {"income": [20.5, 50.5]}
+        _, asked = after(page, lambda: page.get_by_label("income, by slider").fill("30"))
+        assert asked["rows"][0]["income"] == 30
 
     def test_an_older_answer_never_replaces_a_newer_one(self, opened, address):
         page = opened(address)

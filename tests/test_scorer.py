@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
 import warnings
@@ -15,6 +16,8 @@ from avcg import AVCG, Classifier, MCDropout, Recipe, Schema, load, retrains, to
 from avcg.decisions import Decider
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.generator import Request
+from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
+from avcg.io.tensors import read_tensors, write_tensors
 from avcg.scorer import Scorer
 
 LOANS = toys.loans(n=700)
@@ -198,6 +201,90 @@ print(json.dumps([found[0].status, found[0].target]))
         assert json.loads(done.stdout)[0] in ("ok", "not_robust", "already_target")
 
 
+def settings(**change):
+    return lambda content, arrays, files: content["settings"].update(change)
+
+
+def counts(**change):
+    return lambda content, arrays, files: content["scorer"].update(change)
+
+
+def tables(**change):
+    """By name, what takes an array's place; None: nothing."""
+
+    def dotted(name):
+        return name if "." in name else re.sub("^(noise|bank|teachers)_", r"\1.", name)
+
+    def spoil(content, arrays, files):
+        for name, other in change.items():
+            array = arrays.pop(dotted(name))
+            if other is not None:
+                arrays[dotted(name)] = other(array)
+
+    return spoil
+
+
+def without(part, name):
+    return lambda content, arrays, files: content[part].pop(name)
+
+
+def more_models(content, arrays, files):
+    """The counts and the tables agree with each other, and not with the graph."""
+    content["scorer"]["n_fresh"] += 1
+    arrays["lower_bounds"] = np.append(arrays["lower_bounds"], 1.0)
+
+
+class TestFoldersOfOtherMeans:
+    @pytest.mark.parametrize(
+        ("spoil", "says"),
+        [
+            (settings(survival=1.5), r"'survival' must be in \(0, 1\). Got 1.5"),
+            (settings(survival=0), "'survival' must be in"),
+            (settings(survival="much"), r"it.settings.survival is 'much'"),
+            (settings(threshold=2.0), "'threshold' must be in"),
+            (without("settings", "survival"), "it.settings lacks 'survival'"),
+            (without("calibration", "margin"), "it.calibration lacks 'margin'"),
+            (without("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
+            (without("classes", "values"), "lacks 'values'"),
+            (lambda content, *_: content["classes"].update(values=[1, 1]), "These are no labels"),
+            (counts(n_in_force=0), "cannot be 0 models in force"),
+            (counts(n_in_force=99), "cannot be 99 models in force"),
+            (counts(n_fresh=-1), "-1 set aside"),
+            (counts(n_teachers=7), "'teachers.weights' is missing, or of another shape"),
+            (counts(n_fresh=1), "'lower_bounds' is missing, or of another shape"),
+            (more_models, r"where probabilities of \d+ models and 2 classes were stored"),
+            (tables(teachers_weights=lambda a: -a), "shares that add up to 1"),
+            (tables(teachers_weights=lambda a: a * np.nan), "shares that add up to 1"),
+            (tables(**{"in_force.weights": None}), "'in_force.weights' is missing"),
+            (tables(lower_bounds=lambda a: a + 1), "Lower bounds must be shares"),
+            (tables(noise_1=None), "of size 0, which is too little"),
+            (tables(noise_5=None), "'noise.19' is missing|'noise.5' is missing"),
+            (tables(noise_2=lambda a: a[:1]), "'noise.2' is missing, or of another shape"),
+            (tables(bank_1=None), "'bank.1' is missing"),
+            (tables(bank_0=lambda a: a[:0]), "'bank.0' holds no rows"),
+            (
+                tables(bank_0=lambda a: np.full_like(a, np.inf)),
+                "'bank.0' holds no rows, or something that is no number",
+            ),
+            (tables(bank_0=lambda a: a[:, 1:]), "'bank.0' is missing, or of another shape"),
+            (lambda content, arrays, files: files.update({"judges.onnx": b"no graph"}), "A stored graph cannot be run"),
+            (
+                lambda content, arrays, files: files.update({"judges.onnx": files["generator.onnx"]}),
+                "The stored graphs do not fit the rows",
+            ),
+        ],
+    )
+    def test_are_refused_with_the_reason(self, saved, tmp_path, spoil, says):
+        """Whoever signs anew can change what is answered, but never break what reads it."""
+        manifest, files = read_folder(saved[1], FORMAT, VERSION)
+        content = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}
+        arrays = read_tensors(files["scorer.safetensors"])
+        spoil(content, arrays, files)
+        write_folder(tmp_path / "x", content, {**files, "scorer.safetensors": write_tensors(arrays)})
+        with pytest.raises(ArtefactError, match=says):
+            Scorer(tmp_path / "x")
+
+
 class TestRefusals:
     def test_no_graphs(self, saved, tmp_path):
         saved[0].save(tmp_path / "plain")
@@ -241,6 +328,9 @@ class TestRefusals:
         assert scorer.answer([]) == []
         with pytest.raises(DataError, match="months"):
             scorer.answer([{**row, "months": "many"}])
+        for far in (10**400, -(10**400)):  # which no float holds
+            with pytest.raises(DataError, match="'months' has a value too far"):
+                scorer.answer([{**row, "months": far}])
         with pytest.raises(DataError, match="housing"):
             scorer.answer([{**row, "housing": "castle"}])
         with pytest.raises(DataError, match="lack"):

@@ -5,10 +5,12 @@ import json
 import logging
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from functools import cache
 
 import httpx
@@ -24,21 +26,38 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from served import TOY, denied, plain, recourse, request
+from served import TOY, denied, plain, recourse, request, serve
 from typer.testing import CliRunner
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from avcg import BlackBox, Counterfactuals, PointMass, Schema
+from avcg import (
+    AVCG,
+    BlackBox,
+    Classifier,
+    Counterfactuals,
+    FiniteSet,
+    PointMass,
+    Recipe,
+    Schema,
+    TabularSpace,
+    errors,
+    load,
+    retrains,
+)
 from avcg.baselines.nearest import NearestUnlike
 from avcg.commands.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.io.artefact import save
 from avcg.options import MEANING, Option, Row
-from avcg.serve.engine import ExplainerEngine, auditor_of
+from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
+from avcg.serve.guard import hurried
 from avcg.serve.service import Limits, create_app
 from avcg.serve.together import Together
 
 JSON = {"content-type": "application/json"}
+NOTED = "The next model is trained on the rows of this spring."
 SECRET = "Zyxwvut"  # a value that must turn up nowhere but in the answer to who sent it
 
 
@@ -62,6 +81,7 @@ class Odd:
 
     def __init__(self, engine, answer):
         self.schema, self.encoding, self.classes = engine.schema, engine.encoding, engine.classes
+        self.freedom, self.assumption = engine.freedom, engine.assumption
         self.survival, self.confidence, self.n_models = engine.survival, engine.confidence, engine.n_models
         self.answer = answer
 
@@ -117,6 +137,13 @@ class TestAnswers:
         assert found["survival"] == 0.99
         assert found["confidence"] == 0.95
         assert "independent draws" in found["assumption"]
+        assert "The next model is made like the ones that were set aside" in found["assumption"]
+
+    def test_what_was_noted_of_the_models_is_said(self, folders, row):
+        for kind in ("plain", "graphs"):
+            app = create_app(open_engine(folders / kind)[0])
+            for found in (explain(app, rows=[row]).json(), request(app, "GET", "/schema").json()):
+                assert found["assumption"].startswith(f"{NOTED} Those that were asked")
 
     def test_many_rows_are_answered_beside_the_event_loop_and_the_same(self, engine):
         seen = []
@@ -131,6 +158,19 @@ class TestAnswers:
         alone = [explain(app, rows=[one]).json()["rows"][0] for one in rows]
         assert [one["options"][0]["changes"] for one in apart] == [one["options"][0]["changes"] for one in alone]
         assert seen == [False, True, True, True]
+
+    def test_so_are_more_answers_to_a_row_than_the_page_shows(self, engine, row):
+        inline = []
+
+        def answer(rows, *rest, **more):
+            inline.append(threading.current_thread() is threading.main_thread())
+            return engine.answer(rows, *rest, **more)
+
+        app = create_app(Odd(engine, answer))
+        for n in (1, 3, 4, 10):
+            assert explain(app, rows=[row], n=n).status_code == 200
+            assert explain(app, rows=[row], n=n, vary=["income"]).status_code == 200
+        assert inline == [True] * 4 + [False] * 4
 
     def test_gaps_are_null_where_they_may_be(self):
         X = pd.DataFrame({"hours": [10.0, 60.0, None, 45.0] * 5, "job": ["clerk", None, "nurse", "nurse"] * 5})
@@ -234,7 +274,7 @@ class TestDescription:
         assert columns["housing"]["moves"] == [["own", "rent"], ["free"], ["free", "own"]]  # never from own to rent
         assert columns["rating"]["ordered"]
         assert found["classes"] == [0, 1]
-        assert found["limits"] == {"rows": 1000, "body_bytes": 1_000_000, "answers": 10, "seconds": 30}
+        assert found["limits"] == {"rows": 1000, "body_bytes": 1_000_000, "answers": 10, "total": 2000, "seconds": 30}
         assert found["examples"] == plain(denied().head(3))
 
     def test_what_is_typical_can_be_asked_about(self, app, engine):
@@ -253,6 +293,28 @@ class TestDescription:
         assert columns["rating"]["moves"] == [[], [], []]
         assert (columns["rating"]["follows"], columns["grade"]["follows"]) == (None, "rating")
         assert columns["housing"]["moves"] == [["own"], [], ["own"]]
+
+    def test_a_space_that_was_narrowed_is_described_as_it_is(self, tmp_path, row):
+        whole = TabularSpace.fit(TOY.schema, TOY.X)
+        space = whole.restrict(["income", "months", "housing"], {"income": (20, 60), "housing": ["own", "rent"]}, 2)
+        model = Classifier(hidden=(8,), epochs=5, schema=TOY.schema).fit(TOY.X, TOY.y)
+        models = FiniteSet(retrains(model, TOY.X, TOY.y, n=6).predictors, space, model.classes_)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            AVCG(models, recipe=Recipe(steps=4, layers=(8,))).fit(TOY.X, TOY.y).save(tmp_path / "x", graphs=True)
+        for engine in (open_engine(tmp_path / "x")[0], ExplainerEngine(load(tmp_path / "x"))):
+            app = create_app(engine)
+            found = request(app, "GET", "/schema").json()
+            columns = {one["name"]: one for one in found["columns"]}
+            assert found["max_changes"] == 2
+            changes = {name: column["change"] for name, column in columns.items()}
+            assert changes == {"income": "any", "months": "up", "owns": "none", "housing": "any", "rating": "none"}
+            assert (columns["income"]["low"], columns["income"]["high"]) == (20, 60)
+            assert columns["housing"]["moves"] == [["own", "rent"], [], ["own"]]
+            assert columns["owns"]["moves"] == [[], []]
+            names = app.openapi()["components"]["schemas"]["Names"]["items"]["enum"]
+            assert names == ["income", "months", "housing"]
+            assert explain(app, rows=[row], vary=names).status_code == 200
 
     def test_openapi_names_the_columns_and_nothing_is_loaded_from_elsewhere(self, app):
         document = request(app, "GET", "/openapi.json").json()
@@ -340,6 +402,16 @@ class TestRefusals:
     def test_too_many_rows(self, engine, row):
         refused(explain(create_app(engine, limits=Limits(rows=3)), rows=[row] * 4), 422, "rows:", "at most 3")
 
+    def test_too_many_answers_in_all(self, engine, row):
+        app = create_app(engine, limits=Limits(rows=5, total=8))
+        assert explain(app, rows=[row] * 4, n=2).status_code == 200
+        refused(explain(app, rows=[row] * 3, n=3), 422, "n:", "3 rows with 3 answers each are 9; at most 8 are given")
+        document = app.openapi()["components"]["schemas"]["ExplainRequest"]["properties"]["n"]
+        assert "at most 8" in document["description"]
+        told = create_app(engine, auditor=auditor_of(recourse), limits=Limits(total=8))
+        text = recourse().generate(denied().head(3), n=3).to_json()
+        refused(request(told, "POST", "/audit", content=text, headers=JSON), 422, "8 answers in all")
+
     @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
     def test_numbers_that_are_none(self, app, row, word):
         body = json.dumps({"rows": [{**row, "income": 0.125}]}).replace("0.125", word)
@@ -390,6 +462,13 @@ class TestRefusals:
         ):
             refused(request(app, "POST", "/explain", content=body, headers=JSON), 422, "rows.0")
         assert time.perf_counter() - started < 5
+
+    def test_tens_of_thousands_of_names_are_not_all_compared(self, app, monkeypatch):
+        compared = []
+        monkeypatch.setattr(errors, "get_close_matches", lambda _, names, **__: compared.append(len(names)) or [])
+        body = {"rows": [{f"incom{i}": 1 for i in range(50_000)}]}
+        refused(explain(app, **body), 422, "lack column 'income'")
+        assert 100 < compared[0] < 1000
 
     def test_a_long_value_is_not_said_back_at_length(self, app, row):
         found = explain(app, rows=[{**row, "housing": "a" * 100_000}])
@@ -521,6 +600,49 @@ class TestTrouble:
             assert not re.search(r"""(https?:)?//[\w.-]+\.\w+""", without), path  # nothing from elsewhere
 
 
+@pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])
+class TestSlowHeads:
+    HEAD, PATIENCE = b"GET /health HTTP/1.1\r\nHost: localhost\r\n", 0.3
+
+    @pytest.fixture
+    def address(self, engine, protocol):
+        def slow(rows, *_, **__):
+            time.sleep(3 * self.PATIENCE)
+            raise SettingError("in vain")
+
+        app = create_app(Odd(engine, slow), limits=Limits(inline=0))
+        found, stop = serve(app, http=hurried(protocol, self.PATIENCE), limit_concurrency=5)
+        yield found
+        stop()
+
+    def calls(self, address, count):
+        return [socket.create_connection(("127.0.0.1", httpx.URL(address).port), timeout=10) for _ in range(count)]
+
+    def test_they_do_not_keep_others_out(self, address):
+        silent, *begun = self.calls(address, 6)
+        for one in begun:
+            one.sendall(self.HEAD)
+        busy = httpx.get(f"{address}health").status_code
+        for one in (silent, *begun):
+            assert one.recv(100) == b""  # hung up
+            one.close()
+        assert (busy, httpx.get(f"{address}health").status_code) == (503, 200)
+
+    def test_nor_does_a_second_one_after_an_answer(self, address):
+        (one,) = self.calls(address, 1)
+        one.sendall(self.HEAD + b"\r\n")
+        assert b"200 OK" in one.recv(10_000)
+        one.sendall(self.HEAD)
+        assert one.recv(100) == b""
+        one.close()
+
+    def test_an_answer_may_take_longer_than_its_head(self, address, row):
+        with httpx.Client(base_url=address) as client:
+            for _ in range(2):  # on one connection
+                assert client.post("explain", json={"rows": [row]}).status_code == 422
+                assert client.get("health").status_code == 200
+
+
 class TestMetrics:
     LINE = re.compile(r'^(avcg_\w+?)(\{(\w+="[^"\\\n]*")(,\w+="[^"\\\n]*")*\})? (\d+(\.\d+)?)$')
 
@@ -648,14 +770,28 @@ class TestExamples:
         found = read_examples(path, TOY.schema.allow_missing("income", "months", "housing"))
         assert found == [{"income": None, "months": None, "owns": True, "housing": None, "rating": "fair"}]
 
+    def test_a_category_that_looks_like_a_gap_is_none(self, tmp_path):
+        X = pd.DataFrame({"degree": ["None", "BA", None], "grade": pd.Series([1, 2, None], dtype=object), "x": 1.5})
+        schema = Schema.infer(X).allow_missing("degree", "grade")
+        X.to_csv(tmp_path / "rows.csv", index=False)
+        X.astype({"grade": "Int64"}).to_parquet(tmp_path / "rows.parquet")
+        for kind in ("csv", "parquet"):
+            found = read_examples(tmp_path / f"rows.{kind}", schema)
+            assert found == [
+                {"degree": "None", "grade": 1, "x": 1.5},
+                {"degree": "BA", "grade": 2, "x": 1.5},
+                {"degree": None, "grade": None, "x": 1.5},
+            ]
+
     @pytest.mark.parametrize(
         ("text", "words"),
         [
             ("income,months\n1,2\n", "lack column 'owns'"),
             ("income,months,owns,housing,rating\n", "no rows"),
-            ("income,months,owns,housing,rating\nmuch,2,True,own,fair\n", "'income' holds numbers"),
-            ("income,months,owns,housing,rating\n,2,True,own,fair\n", "'income' holds numbers"),
-            ("income,months,owns,housing,rating\n1,2,True,castle,fair\n", "'housing' has no category 'castle'"),
+            ("income,months,owns,housing,rating\nmuch,2,True,own,fair\n", "line 2: column 'income' should be a number"),
+            ("income,months,owns,housing,rating\n,2,True,own,fair\n", "line 2: column 'income' is empty"),
+            ("income,months,owns,housing,rating\n1,2,True,castle,fair\n", "line 2: column 'housing' is 'castle'"),
+            ("income;months;owns;housing;rating\n1;2;True;own;fair\n", "separated by semicolons"),
         ],
     )
     def test_what_cannot_be_read_is_said(self, tmp_path, text, words):
@@ -663,7 +799,7 @@ class TestExamples:
         path.write_text(text)
         with pytest.raises(DataError, match=words):
             read_examples(path, TOY.schema)
-        with pytest.raises(DataError, match="cannot be read"):
+        with pytest.raises(DataError, match="There is no file"):
             read_examples(tmp_path / "none.csv", TOY.schema)
 
 
@@ -671,8 +807,8 @@ class TestExamples:
 def folders(tmp_path_factory):
     """An explainer as it is, and with the graphs that a light process answers from."""
     path = tmp_path_factory.mktemp("served")
-    save(recourse(), path / "plain")
-    save(recourse(), path / "graphs", graphs=True)
+    save(recourse(), path / "plain", about={"assumption": NOTED})
+    save(recourse(), path / "graphs", graphs=True, about={"assumption": NOTED})
     return path
 
 
@@ -713,6 +849,18 @@ class TestCommand:
             process.kill()
         assert (process.returncode, out, err) == (0, "", "")
 
+    def test_with_graphs_it_starts_without_torch(self, folders, tmp_path):
+        denied().head(2).to_csv(tmp_path / "rows.csv", index=False)
+        code = """
+import sys
+sys.modules["torch"] = None
+from avcg.commands.serve import _app
+_app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
+"""
+        command = [sys.executable, "-c", code, str(folders / "graphs"), str(tmp_path / "rows.csv")]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
     def test_a_warning_where_anybody_could_ask(self, monkeypatch, folder):
         monkeypatch.setenv("AVCG_TOKEN", "")
         monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [one.close() for one in sockets])
@@ -726,13 +874,46 @@ class TestCommand:
             assert found.exit_code == 0, found.output
             assert found.stderr == ""
 
+    @pytest.fixture
+    def started(self, monkeypatch, folder):
+        """The application that a command would have served."""
+
+        def start(*options):
+            seen = []
+            run = lambda self, sockets: seen.append(self.config.app) or [one.close() for one in sockets]  # noqa: E731
+            monkeypatch.setattr("uvicorn.Server.run", run)
+            found = CliRunner().invoke(serve_app, [str(folder), "--port", "0", *options])
+            assert found.exit_code == 0, found.output
+            return seen[0]
+
+        return start
+
+    def test_it_answers_to_the_name_that_it_listens_at(self, started, monkeypatch):
+        monkeypatch.delenv("AVCG_TOKEN", raising=False)
+        app = started("--host", "127.0.0.2")
+        for host, status in (("127.0.0.2:8000", 200), ("localhost", 200), ("127.0.0.3", 421), ("evil.example", 421)):
+            assert request(app, "GET", "/schema", headers={"host": host}).status_code == status
+
+    def test_a_token_has_no_white_around_it(self, started, monkeypatch):
+        monkeypatch.setenv("AVCG_TOKEN", " right\n")
+        app = started()
+        for word, status in (("right", 200), ("wrong", 401)):
+            headers = {"authorization": f"Bearer {word}"}
+            assert request(app, "GET", "/schema", headers=headers).status_code == status
+        monkeypatch.setenv("AVCG_TOKEN", " \n")
+        assert request(started(), "GET", "/schema").status_code == 200
+
+    def test_more_rows_than_answers_in_all_are_meant(self, started):
+        assert request(started("--max-rows", "5000"), "GET", "/schema").json()["limits"]["total"] == 5000
+        assert request(started("--max-rows", "5"), "GET", "/schema").json()["limits"]["total"] == 2000
+
     def test_mistakes_are_said_before_anything_is_served(self, folder, tmp_path):
         (tmp_path / "empty").write_text("\n")
         for more, error, words in (
             (["--token-file", str(tmp_path / "none")], DataError, "cannot be read"),
             (["--token-file", str(tmp_path / "empty")], SettingError, "holds no token"),
             (["--host", "no.such.host.invalid"], SettingError, "Nothing can listen"),
-            (["--rows", str(tmp_path / "none.csv")], DataError, "cannot be read"),
+            (["--rows", str(tmp_path / "none.csv")], DataError, "There is no file"),
         ):
             found = CliRunner().invoke(serve_app, [str(folder), *more])
             assert isinstance(found.exception, error), found.output

@@ -224,3 +224,28 @@ def test_distance_is_zero_at_home_and_symmetric(table, data):
     assert torch.equal(space.distance(x, x), torch.zeros(len(x)))
     assert torch.equal(space.distance(x, other), space.distance(other, x))
     assert (space.distance(other, x) >= 0).all()
+
+
+@EXAMPLES
+@given(tables(), scalings, st.data())
+def test_settling_is_projecting_what_was_relaxed(table, scaling, data):
+    space = TabularSpace.fit(table.schema, table.frame, scaling)
+    x = space.encode(table.frame)
+    raw = torch.from_numpy(codes(data.draw, (2, *x.shape)))
+    chance = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).random((2, len(x), space.n_gates))
+    gates = torch.from_numpy(chance < 0.5)
+    expected = space.project(space.relax(raw, x, gates), x)
+    torch.testing.assert_close(space.settle(raw, x, gates), expected, atol=1e-5, rtol=1e-5)
+    # Without gates a gap may be half filled, which relaxing shows and an answer cannot.
+    if not any(None in cells(table.frame, name) for name in table.schema):
+        expected = space.project(space.relax(raw, x), x)
+        torch.testing.assert_close(space.settle(raw, x), expected, atol=1e-5, rtol=1e-5)
+
+
+@EXAMPLES
+@given(tables(), scalings)
+def test_rows_are_as_far_apart_as_one_by_one(table, scaling):
+    space = TabularSpace.fit(table.schema, table.frame, scaling)
+    x, prices = space.encode(table.frame), torch.from_numpy(space.encoding.prices)
+    expected = torch.stack([((x - one).abs() * prices).sum(dim=1) for one in x])
+    torch.testing.assert_close(space.apart(x, x), expected, atol=1e-4, rtol=1e-5)

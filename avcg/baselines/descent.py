@@ -299,7 +299,7 @@ def start_of(question: Question) -> Tensor:
 @torch.no_grad()
 def settled(question: Question, raw: Tensor) -> Tensor:
     """(B, *event) feasible answers."""
-    return question.space.project(question.space.relax(raw, question.x), question.x)
+    return question.space.settle(raw, question.x)
 
 
 def mean_log_prob(predictors: Predictors, x_cf: Tensor, target: Tensor) -> Tensor:

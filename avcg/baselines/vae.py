@@ -106,7 +106,7 @@ class CFVAE(Explainer):
         noise = torch.randn(question.n, 1, self.vae_.n_latent, generator=rng)
         noise[0] = 0.0
         raw = self.vae_(request, posterior.sample(noise.to(device))).raw.cpu()
-        return question.space.project(question.space.relax(raw, question.x), question.x)
+        return question.space.settle(raw, question.x)
 
 
 class OwnLabelCFVAE(CFVAE):

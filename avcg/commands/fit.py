@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -74,8 +73,7 @@ def fit(
 ) -> None:
     """Learn from a file to tell people what to change, and measure it on rows that were held out."""
     from avcg.commands.learning import Lesson, learn, read_lesson
-    from avcg.io.folder import check_folder
-    from avcg.scorer import FORMAT
+    from avcg.io.folder import FORMAT, check_folder
 
     check_folder(out, FORMAT)  # before what is slow
     if graphs:
@@ -101,9 +99,11 @@ def fit(
 def _check_graphs(models: list[str] | None) -> None:
     if models:
         raise SettingError("--graphs is for networks that are trained here. Leave it out with --model.")
-    for needed in ("onnx", "onnxscript", "onnxruntime"):
-        if find_spec(needed) is None:
-            raise MissingExtraError(needed, "onnx", "--graphs")
+    from avcg.io.graphs import lacking
+
+    missing = lacking()
+    if missing is not None:
+        raise MissingExtraError(missing, "onnx", "--graphs")
 
 
 def _say(screen: Console, figures: dict[str, Any], positive: Any, out: str) -> None:

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.amortized import AVCG
+from avcg.auditing import TOLD
 from avcg.certificates import clopper_pearson
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
@@ -31,7 +32,6 @@ from avcg.space import TabularSpace
 _HELD_SHARE, _FEWEST_ROWS, _MOST_OUTCOMES = 0.2, 20, 20
 _MOST_DECIMALS = 4
 _MEASURED = 2000  # rows that the figures are measured on, at most
-_TOLD = ("ok", "not_robust")
 
 
 @dataclass(frozen=True)
@@ -282,16 +282,17 @@ def learn(lesson: Lesson, table: Table) -> Learnt:
     notes = (*table.notes, *heard)
     if lesson.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
         notes = (*notes, _upside_down(lesson, table, figures["accuracy"]))
-    figures |= {"assumption": assumption, "notes": list(notes)}
+    figures |= {"notes": list(notes)}
     about = {
         "made_by": "avcg fit",
         "target": lesson.target,
         "positive": table.positive,
         "dtypes": {str(name): str(dtype) for name, dtype in table.X.dtypes.items()},
+        "assumption": assumption,
         "settings": {**asdict(lesson), "data": Path(lesson.data).name, "models": _names(lesson)},
         "held_out": figures,
     }
-    return Learnt(explainer, figures, about, notes)
+    return Learnt(explainer, {**figures, "assumption": assumption}, about, notes)
 
 
 def _names(lesson: Lesson) -> list[str]:
@@ -366,7 +367,7 @@ def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
     if not len(denied):
         return figures
     answers = explainer.generate(denied.head(_MEASURED), table.positive)
-    told = np.isin(answers.statuses, _TOLD)
+    told = np.isin(answers.statuses, TOLD)
     sure = answers.certificate
     assert answers.changed is not None
     figures |= {

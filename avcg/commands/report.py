@@ -24,11 +24,18 @@ def report_answers(
     target = check_output(out, (".html",))  # before what is slow
 
     from avcg.auditing import read_answers
-    from avcg.io.artefact import load
+    from avcg.io.artefact import about, load
     from avcg.report.answers_page import TITLE, render
 
     found = read_answers(answers)
-    write_whole(target, render(found, load(directory), by=by, title=TITLE if title is None else title))
+    page = render(
+        found,
+        load(directory),
+        by=by,
+        title=TITLE if title is None else title,
+        assumption=about(directory).get("assumption"),
+    )
+    write_whole(target, page)
     screen = console()
     screen.print(str(found).split("\n")[0], markup=False)
     screen.print(f"Written to {target}", markup=False)

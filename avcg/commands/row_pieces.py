@@ -7,7 +7,7 @@ parquet the columns are kept in their own types.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Literal, NoReturn, Protocol, Self
@@ -51,8 +51,13 @@ class Piece(Protocol):
     def part(self, start: int, stop: int) -> Self:
         """Some of its rows."""
 
-    def column(self, name: str, reading: Reading) -> pd.Series[Any]:
+    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:
         """A column as values, None or NaN where there is nothing.
+
+        Args:
+            name: Of the column.
+            reading: What its cells are.
+            known: Values that it can have, so that a text such as NA or None is no gap where it is one of them.
 
         Raises:
             DataError: If a cell cannot be read so, with its place.
@@ -90,12 +95,12 @@ class TextPiece:
         """How people find a row in the file."""
         return f"{self.name}, line {self.lines[i]}"
 
-    def column(self, name: str, reading: Reading) -> pd.Series[Any]:
+    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:
         """A column as values; see `Piece.column`."""
-        read, values = _READERS[reading], []
+        read, gaps, values = _READERS[reading], GAPS.difference(known), []
         for i, text in enumerate(self.cells[name]):
-            value = None if text in GAPS else read(text)
-            if value is None and text not in GAPS:
+            value = None if text in gaps else read(text)
+            if value is None and text not in gaps:
                 _refuse(self, i, name, reading, text)
             values.append(value)
         return _series(values, reading)
@@ -126,8 +131,8 @@ class ArrowPiece:
         """How people find a row in the file."""
         return f"{self.name}, row {self.start + i} (the first is row 0)"
 
-    def column(self, name: str, reading: Reading) -> pd.Series[Any]:
-        """A column as values; see `Piece.column`."""
+    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:  # noqa: ARG002
+        """A column as values; see `Piece.column`. What is missing is told apart from texts by the file itself."""
         found = plain_array(self.table.column(name))
         kind, types = found.type, arrow().types
         if types.is_null(kind):
@@ -256,7 +261,8 @@ def typed(piece: Piece, schema: Schema, readings: Mapping[str, Reading]) -> pd.D
     index = pd.RangeIndex(piece.start, piece.start + len(piece))
     columns = {}
     for feature in schema.features:
-        column = piece.column(feature.name, readings[feature.name])
+        known = feature.categories if isinstance(feature, Categorical) else ()
+        column = piece.column(feature.name, readings[feature.name], known)
         _check(piece, feature, column)
         columns[feature.name] = column.set_axis(index)
     return pd.DataFrame(columns)

@@ -9,6 +9,7 @@ import socket
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,6 +30,7 @@ serve_app = typer.Typer()
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _QUICK = 0.01  # seconds: an engine that takes longer for a row has no place in the event loop
 _GRACE = 5  # seconds for requests under way when the service is told to stop
+_HEAD = 10  # seconds from a connection to the end of the head of its request
 _CONNECTIONS = 256
 
 
@@ -42,12 +44,12 @@ def serve(
     token_file: Annotated[
         str | None, typer.Option(help="A file with the token that callers must have (default: $AVCG_TOKEN, or none).")
     ] = None,
-    rows: Annotated[str | None, typer.Option(help="A CSV file with rows to choose from on the page.")] = None,
+    rows: Annotated[str | None, typer.Option(help="A .csv or .parquet file with rows to choose from.")] = None,
     max_rows: Annotated[int, typer.Option(help="Rows in one request.", min=1)] = 1000,
     max_body: Annotated[int, typer.Option(help="Bytes of one request.", min=1000)] = 1_000_000,
 ) -> None:
     """Answer over HTTP, and show a page where people can try."""
-    uvicorn = _uvicorn()
+    uvicorn, protocol = _uvicorn()
     token = _token(token_file)
     if token is None and not _is_loopback(host):
         sys.stderr.write(
@@ -55,11 +57,11 @@ def serve(
         )
     app = _app(directory, host, token, rows, max_rows, max_body)
     listening = _listen(host, port)
-    shown = f"[{host}]" if ":" in host else host
-    console().print(f"The page is at http://{shown}:{listening.getsockname()[1]}/ (Ctrl+C stops)", markup=False)
+    console().print(f"The page is at http://{_shown(host)}:{listening.getsockname()[1]}/ (Ctrl+C stops)", markup=False)
     sys.stdout.flush()  # whoever started this through a pipe waits for it
     settings = uvicorn.Config(
         app,
+        http=protocol,
         access_log=False,  # a path or a query may hold what nobody should read
         log_config=None,
         log_level="warning",
@@ -71,13 +73,17 @@ def serve(
         uvicorn.Server(settings).run(sockets=[listening])
 
 
-def _uvicorn() -> Any:
+def _uvicorn() -> tuple[Any, Any]:
+    """The server, and the protocol that it speaks."""
     try:
         import fastapi  # noqa: F401
         import uvicorn
+        from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "serve", "The service") from None
-    return uvicorn
+    from avcg.serve.guard import hurried
+
+    return uvicorn, hurried(AutoHTTPProtocol, _HEAD)
 
 
 def _app(directory: str, host: str, token: str | None, rows: str | None, max_rows: int, max_body: int) -> FastAPI:
@@ -87,16 +93,16 @@ def _app(directory: str, host: str, token: str | None, rows: str | None, max_row
 
     engine, auditor = open_engine(directory)
     examples = [] if rows is None else read_examples(rows, engine.schema)
-    limits = Limits(rows=max_rows, body_bytes=max_body)
+    limits = Limits(rows=max_rows, body_bytes=max_body, total=max(max_rows, Limits.total))
     if not _quick(engine, examples):
-        limits = Limits(rows=max_rows, body_bytes=max_body, inline=0)
+        limits = replace(limits, inline=0)
     return create_app(
         engine,
         limits=limits,
         token=token,
         examples=examples,
         auditor=auditor,
-        hosts=_LOCAL if _is_loopback(host) else None,
+        hosts=(*_LOCAL, _shown(host)) if _is_loopback(host) else None,
     )
 
 
@@ -116,7 +122,7 @@ def _quick(engine: Engine, examples: list[dict[str, Any]]) -> bool:
 def _token(path: str | None) -> str | None:
     """The secret, from a file or the environment; None where there is none."""
     if path is None:
-        return os.environ.get("AVCG_TOKEN") or None
+        return os.environ.get("AVCG_TOKEN", "").strip() or None
     try:
         token = Path(path).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -124,6 +130,11 @@ def _token(path: str | None) -> str | None:
     if not token:
         raise SettingError(f"The file {path} holds no token. Write one into it, or leave --token-file out.")
     return token
+
+
+def _shown(host: str) -> str:
+    """As a host stands in an address."""
+    return f"[{host}]" if ":" in host else host
 
 
 def _is_loopback(host: str) -> bool:

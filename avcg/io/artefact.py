@@ -28,7 +28,17 @@ from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Remote, Stacked
 from avcg.hypotheses.roles import Roles
 from avcg.images import ImageSpace
-from avcg.io.folder import misfit, read_folder, read_manifest, write_folder
+from avcg.io.folder import (
+    FORMAT,
+    VERSION,
+    as_read,
+    misfit,
+    misnoted,
+    notes_of,
+    read_folder,
+    read_manifest,
+    write_folder,
+)
 from avcg.io.graphs import scorer_parts
 from avcg.io.packing import PARTS, Packer, Unpacker, as_array
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
@@ -37,7 +47,6 @@ from avcg.objective import Weights
 from avcg.plausibility import Bank
 from avcg.recipe import Recipe, mean_squared
 from avcg.schema import Schema
-from avcg.scorer import FORMAT, VERSION
 from avcg.space import Space, TabularSpace
 from avcg.tables import pack_rows, unpack_rows
 
@@ -90,6 +99,10 @@ def save(
     """Write a fitted explainer to a folder; see `AVCG.save`."""
     if not hasattr(explainer, "is_fitted_"):
         raise SettingError("Only a fitted explainer can be saved. Call fit first.")
+    notes = as_read(about or {})
+    wrong = misnoted(notes, explainer.classes_.tolist())
+    if wrong is not None:
+        raise SettingError(f"These notes cannot be kept, since commands go by them: {wrong}.")
     space, probe = explainer.space_, _probe(explainer)
     packer = Packer(probe, space.decode(probe) if isinstance(space, TabularSpace) else None)
     content, arrays = _pack_space(space)
@@ -112,7 +125,7 @@ def save(
     if graphs:
         content["scorer"], more = scorer_parts(explainer)
         files |= more
-    content["about"] = dict(about or {})
+    content["about"] = notes
     write_folder(path, {"format": FORMAT, "version": VERSION, "made_with": _made_with(), **content}, files)
     return packer.left
 
@@ -121,12 +134,9 @@ def about(path: str | Path) -> dict[str, Any]:
     """What was noted in a folder when it was saved; every other file is left alone.
 
     Raises:
-        ArtefactError: If the folder is missing, changed or newer than this avcg.
+        ArtefactError: If the folder is missing, changed or newer than this avcg, or commands cannot go by its notes.
     """
-    found = read_manifest(path, FORMAT, VERSION).get("about", {})
-    if not isinstance(found, dict):
-        raise ArtefactError(f"{path} is not what save writes: its notes are {found!r:.60}.")
-    return found
+    return notes_of(path, read_manifest(path, FORMAT, VERSION))
 
 
 def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from avcg.errors import ArtefactError, SettingError
+from avcg.errors import ArtefactError, SettingError, enumerate_some
 from avcg.outputs import replace_file
 
 try:
@@ -26,11 +26,14 @@ except ImportError:  # Windows has no such locks: there, two saves into one fold
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
+FORMAT, VERSION = "avcg.artefact", 1  # of stored explainers
 _DIGITS = 16  # of a hash in a file's name
 _LARGEST = 2**63  # no whole number that means something is larger
 # What only a save can have left: files named by their content, and halves of files.
 _OURS = re.compile(rf"[a-z]+(-[0-9]+)?-[0-9a-f]{{{_DIGITS}}}\.[a-z]+|\.avcg-[0-9a-f]+\.part")
 _NAME = re.compile(r"[a-z]+(-[0-9]+)?\.[a-z]+")
+# Notes of whoever saves that commands go by; all others are for people.
+_NOTES = {"positive?": (bool, float, str), "dtypes?": {...: str}, "assumption?": str, ...: object}
 
 
 def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
@@ -47,7 +50,7 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
     """
     folder = Path(path)
     named = {name: _named(name, data) for name, data in files.items()}
-    manifest = _as_read({**content, "files": named})
+    manifest = as_read({**content, "files": named})
     manifest["sha256"] = _digest(manifest)
     try:
         check_folder(folder, content["format"])
@@ -80,7 +83,7 @@ def check_folder(path: str | Path, kind: str) -> None:
         kind: The format that its manifest would name.
 
     Raises:
-        ArtefactError: If it is a file, or a folder of something else.
+        ArtefactError: If it is a file, or a folder of something else, or may not be written.
     """
     folder = Path(path)
     try:
@@ -88,8 +91,13 @@ def check_folder(path: str | Path, kind: str) -> None:
             raise ArtefactError(f"{folder} is a file. Give the name of a folder.")
         if folder.is_dir():
             _refuse_strangers(folder, kind)
+        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     except PermissionError as error:
         raise ArtefactError(f"{folder} cannot be written: {error.strerror}.") from None
+    if not there.is_dir():
+        raise ArtefactError(f"{folder} cannot be written: {there} is a file.")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ArtefactError(f"{folder} cannot be written: nothing may be written in {there}.")
 
 
 def read_folder(
@@ -187,6 +195,39 @@ def read_file(path: str | Path, manifest: Mapping[str, Any], name: str) -> bytes
     return data
 
 
+def misnoted(notes: Any, labels: Sequence[Any]) -> str | None:
+    """What keeps the notes in a manifest from being gone by; None where nothing does.
+
+    Args:
+        notes: As `json.loads` gives them.
+        labels: Of the model, likewise.
+
+    >>> misnoted({"positive": "maybe", "by": "someone"}, ["no", "yes"])
+    "about.positive is 'maybe', which is no label: there is 'no', 'yes'"
+    """
+    wrong = misfit(notes, _NOTES, "about")
+    if wrong is not None or "positive" not in notes:
+        return wrong
+    wanted = notes["positive"]
+    if any(wanted == one and isinstance(wanted, bool) is isinstance(one, bool) for one in labels):
+        return None
+    return f"about.positive is {wanted!r:.60}, which is no label: there is {enumerate_some(labels, 12)}"
+
+
+def notes_of(path: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What was noted when an explainer was saved.
+
+    Raises:
+        ArtefactError: If commands cannot go by it, with the folder and the note.
+    """
+    labels = {"classes": {"values": [object], ...: object}, ...: object}
+    found: dict[str, Any] = manifest.get("about", {})
+    wrong = misfit(manifest, labels) or misnoted(found, manifest["classes"]["values"])
+    if wrong is not None:
+        raise ArtefactError(f"The notes in {path} cannot be gone by: {wrong}. Save the explainer again without it.")
+    return found
+
+
 def misfit(value: Any, pattern: Any, where: str = "it") -> str | None:
     """Where a value of JSON is not as a pattern says; None where it is.
 
@@ -230,8 +271,12 @@ def misfit(value: Any, pattern: Any, where: str = "it") -> str | None:
     return None if fits else wrong
 
 
-def _as_read(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON makes of some values."""
+def as_read(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What JSON makes of some values.
+
+    Raises:
+        SettingError: If they are more than JSON can hold.
+    """
     try:
         found: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False, default=_scalar))
     except (TypeError, ValueError) as error:

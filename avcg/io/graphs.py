@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from avcg.generator import Generator, Request
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
+from avcg.options import MOST_ANSWERS
 from avcg.relaxation import Relaxation
 from avcg.scorer import GENERATOR, JUDGES, TABLES
 from avcg.space import TabularSpace
@@ -29,8 +31,13 @@ if TYPE_CHECKING:
     from avcg.answering import Amortized
 
 _OPSET = 20
-_MOST_ANSWERS = 10  # for a row, that a scorer has noise for
+_NEEDED = ("onnx", "onnxscript", "onnxruntime")
 _CLOSE = 1e-4  # the most that a graph may differ from what it was made from, on rows of the bank
+
+
+def lacking() -> str | None:
+    """The first of the packages that exporting needs and that is not installed."""
+    return next((name for name in _NEEDED if find_spec(name) is None), None)
 
 
 class Answering(nn.Module):
@@ -142,9 +149,7 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     _, arrays = pack_encoding(space.encoding, space.freedom.links)
     arrays |= pack_limits(space.encoding, space.freedom)
     arrays |= {f"bank.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.bank_.rows)}
-    arrays |= {
-        f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * _MOST_ANSWERS + 1)
-    }
+    arrays |= {f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * MOST_ANSWERS + 1)}
     arrays["in_force.weights"], arrays["teachers.weights"] = in_force.weights.numpy(), teachers.weights.numpy()
     bounds = clopper_pearson(np.arange(n_fresh + 1), n_fresh, CONFIDENCE) if n_fresh else np.zeros(1)
     files = {

@@ -1,25 +1,39 @@
-"""What rows of a table mean, as plain values and arrays, and back; numpy alone."""
+"""What rows of a table mean, as plain values and arrays, and back; and what a scorer answers from, read and checked.
+
+numpy alone, and onnxruntime where a graph is opened.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.encoding import Encoding, Values
-from avcg.errors import ArtefactError
+from avcg.encoding import Codes, Encoding, Floats, Values
+from avcg.errors import ArtefactError, MissingExtraError
 from avcg.features import Continuous
 from avcg.freedom import Freedom
 from avcg.io.folder import misfit
 from avcg.links import Link
 from avcg.schema import Schema
+from avcg.tries import LATENTS_EACH, RETRY_LATENTS
 
 _SCALES = ("center", "scale", "low", "high")
 _LIMITS = ("low", "high", "no_fall", "no_rise", "may_enter", "max_changes")
 _PACKED = {"kind?": "table", "schema": str, "scaling": ("standard", "minmax")}
+_CLOSE = 1e-4  # by which shares may differ from 1 in all
+# What of a manifest a scorer reads.
+_SCORED: dict[Any, Any] = {
+    "space": dict,
+    "classes": {"values": [(bool, float, str)], ...: object},
+    "settings": {"survival": float, "threshold": (float, None), ...: object},
+    "calibration": {"margin": float, ...: object},
+    "scorer": {"n_in_force": int, "n_teachers": int, "n_fresh": int, "single_pass": bool},
+    ...: object,
+}
 
 
 def pack_encoding(encoding: Encoding, links: tuple[Link, ...]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -84,5 +98,113 @@ def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[
 def _array(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, *shape: int) -> NDArray[Any]:
     """An array, if it is there and of this kind and shape."""
     if name not in arrays or arrays[name].dtype.kind != kind or arrays[name].shape != shape:
-        raise ArtefactError(f"The stored array {name!r} is missing, or of another shape than the schema's columns.")
+        raise ArtefactError(f"The stored array {name!r} is missing, or of another shape than what it belongs to.")
     return arrays[name]
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """What a scorer answers from, beside its graphs.
+
+    Attributes:
+        encoding: What codes mean.
+        freedom: What may change.
+        classes: The labels.
+        survival: The share of models that is promised.
+        threshold: Probability of the second class from which it is decided for; None: the likeliest is.
+        margin: The log-odds to aim at beyond that.
+        single_pass: Whether nothing more is tried.
+        weights: (I,) of the models in force, which are the first of the teachers.
+        teacher_weights: (T,) of the teachers.
+        bounds: (F + 1,) what is proven where so many of F set-aside models agree.
+        noise: By the number of latents, (K, L).
+        bank: For each class, (B, D) rows.
+    """
+
+    encoding: Encoding
+    freedom: Freedom
+    classes: list[Any]
+    survival: float
+    threshold: float | None
+    margin: float
+    single_pass: bool
+    weights: Codes
+    teacher_weights: Codes
+    bounds: Floats
+    noise: Mapping[int, Codes]
+    bank: Sequence[Codes]
+
+
+def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Scored:
+    """What `avcg.io.graphs.scorer_parts` packed.
+
+    Raises:
+        ArtefactError: If something is missing, or cannot be what it should, with the reason.
+    """
+    wrong = misfit(manifest, _SCORED)
+    if wrong is not None:
+        raise ArtefactError(f"This is no manifest of a scorer: {wrong}.")
+    said, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
+    if len(set(classes)) < max(2, len(classes)):
+        raise ArtefactError(f"These are no labels: {classes!r:.200}.")
+    for name in ("survival", "threshold"):
+        if settings[name] is not None and not 0 < settings[name] < 1:
+            raise ArtefactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
+    if settings["threshold"] is not None and len(classes) != 2:
+        raise ArtefactError(f"A threshold is for two classes. Got {len(classes)}.")
+    in_force, teachers, fresh = (said[name] for name in ("n_in_force", "n_teachers", "n_fresh"))
+    if not (1 <= in_force <= teachers and fresh >= 0):
+        raise ArtefactError(f"There cannot be {in_force} models in force of {teachers}, and {fresh} set aside.")
+    encoding, freedom = unpack_encoding(manifest["space"], arrays)
+    latents = sum(name.startswith("noise.") for name in arrays)
+    size = arrays["noise.1"].size if "noise.1" in arrays else 0
+    if latents < max(LATENTS_EACH, RETRY_LATENTS) or not size:
+        raise ArtefactError(f"There are {latents} sets of latents of size {size}, which is too little to answer with.")
+    found = Scored(
+        encoding=encoding,
+        freedom=freedom,
+        classes=classes,
+        survival=settings["survival"],
+        threshold=settings["threshold"],
+        margin=manifest["calibration"]["margin"],
+        single_pass=said["single_pass"],
+        weights=_array(arrays, "in_force.weights", "f", in_force),
+        teacher_weights=_array(arrays, "teachers.weights", "f", teachers),
+        bounds=_array(arrays, "lower_bounds", "f", fresh + 1),
+        noise={count: _array(arrays, f"noise.{count}", "f", count, size) for count in range(1, latents + 1)},
+        bank=[_rows(arrays, f"bank.{i}", encoding.width) for i in range(len(classes))],
+    )
+    for weights in (found.weights, found.teacher_weights):
+        if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _CLOSE:
+            raise ArtefactError(f"Models are weighed by shares that add up to 1. Got {weights[:4]}.")
+    if not ((found.bounds >= 0) & (found.bounds <= 1)).all():
+        raise ArtefactError(f"Lower bounds must be shares. Got {found.bounds[:4]}.")
+    return found
+
+
+def _rows(arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> Codes:
+    count = arrays[name].size // width if name in arrays else 0
+    found = _array(arrays, name, "f", count, width)
+    if not count or not np.isfinite(found).all():
+        raise ArtefactError(f"The stored array {name!r} holds no rows, or something that is no number.")
+    return found
+
+
+def open_graph(content: bytes, threads: int) -> Any:
+    """A graph that can be run.
+
+    Raises:
+        MissingExtraError: If there is nothing to run it with.
+        ArtefactError: If it is none.
+    """
+    try:
+        import onnxruntime
+    except ImportError:
+        raise MissingExtraError("onnxruntime", "onnx", "The scorer") from None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    try:
+        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of many kinds, none of which are Python's own
+        raise ArtefactError(f"A stored graph cannot be run: {error}") from None

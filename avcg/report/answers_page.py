@@ -30,7 +30,6 @@ from avcg.report.population import (
     combinations,
     number_columns,
     opinions,
-    take,
     told,
 )
 from avcg.report.svg import (
@@ -68,7 +67,12 @@ Section = dict[str, Any] | str
 
 
 def render(
-    answers: Counterfactuals, explainer: Explainer | None = None, *, by: str | None = None, title: str = TITLE
+    answers: Counterfactuals,
+    explainer: Explainer | None = None,
+    *,
+    by: str | None = None,
+    title: str = TITLE,
+    assumption: str | None = None,
 ) -> str:
     """The page.
 
@@ -79,6 +83,7 @@ def render(
         explainer: The fitted method that gave them; None: only what the answers say themselves.
         by: A column of the rows to group by, numbers in quarters.
         title: Of the page.
+        assumption: What is known of how the models came about that were asked; None: only that they are alike.
 
     Raises:
         DataError: If answers are damaged, or do not fit the explainer, or there is no such column.
@@ -101,11 +106,11 @@ def render(
                 f"The 'explainer' of render must be a fitted method such as AVCG. Got a {type(explainer).__name__}."
             )
         check_is_fitted(explainer)
-    confidence = CONFIDENCE if found.certificate is None else found.certificate.confidence
-    first = take(found, np.arange(len(found)), 1)
+    confidence = _confidence(found)
+    first = found.take(np.arange(len(found)), 1)
     everyone = by_group(first, None, confidence)[0]
     noun = "people" if found.changed is not None else "pictures"
-    sections = _sections(found, first, everyone, explainer, by, confidence)
+    sections = _sections(found, first, everyone, explainer, by, assumption)
     context = {
         "title": title,
         "headings": _HEADINGS if by is None else _HEADINGS | {"groups": f"Cost by {short(by)}"},
@@ -128,9 +133,10 @@ def _sections(
     everyone: Group,
     explainer: Explainer | None,
     by: str | None,
-    confidence: float,
+    assumption: str | None,
 ) -> dict[str, Section]:
     """By name, in the order of the page."""
+    confidence = _confidence(found)
     groups = [] if by is None else by_group(first, by, confidence)
     numbers, sure = number_columns(found, explainer), first.certificate
     noun = "people" if found.changed is not None else "pictures"
@@ -139,13 +145,17 @@ def _sections(
         "costs": _costs(first, noun),
         "groups": "No column to group by was given." if by is None else _groups(groups, by),
         "without": _without(found, everyone, groups),
-        "sure": "No models were set aside to ask." if sure is None else _sure(first, sure, noun),
+        "sure": "No models were set aside to ask." if sure is None else _sure(first, sure, noun, assumption),
         "opinions": _opinions(first, explainer, noun),
         "frontier": frontier_of(explainer),
         "collapse": collapse_of(explainer),
         "students": students_of(explainer),
         "people": listed(found, explainer, numbers),
     }
+
+
+def _confidence(found: Counterfactuals) -> float:
+    return CONFIDENCE if found.certificate is None else found.certificate.confidence
 
 
 def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:
@@ -309,7 +319,7 @@ def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -
     }
 
 
-def _sure(first: Counterfactuals, sure: Certificate, noun: str) -> Section:
+def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str | None) -> Section:
     some = told(first)
     if not some.any():
         return "No decision flips, so that there is nothing to be sure of."
@@ -334,6 +344,7 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str) -> Section:
         "needed": math.ceil(math.log(1.0 - sure.confidence) / math.log(first.survival) - 1e-9),
         "lines": lines,
         "fewer": sum(count for _, count in counted[_MOST_COUNTS:]),
+        "noted": assumption,
         "assumption": Certificate.ASSUMPTION,
     }
 

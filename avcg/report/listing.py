@@ -15,7 +15,6 @@ from avcg.explainer import Explainer
 from avcg.options import MEANING, Option, Row
 from avcg.report.page import at_least, short
 from avcg.report.pictures import Triple, triples
-from avcg.report.population import take
 from avcg.report.svg import dumbbell
 
 SYMBOLS: Mapping[str, str] = {
@@ -49,7 +48,7 @@ def listed(answers: Counterfactuals, explainer: Explainer | None, numbers: froze
     images = answers.changed is None
     order = np.argsort(answers.statuses[:: answers.n] == "already_target", kind="stable")
     shown = order[: _MOST_PICTURES if images else _MOST_ROWS]
-    some = take(answers, shown, min(answers.n, _MOST_OPTIONS))
+    some = answers.take(shown, min(answers.n, _MOST_OPTIONS))
     drawn: list[list[Triple]] = []
     if images and len(some):
         try:

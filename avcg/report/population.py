@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avcg.answers import Counterfactuals
 from avcg.auditing import TOLD
-from avcg.certificates import Certificate, Floats
+from avcg.certificates import Floats
 from avcg.encoding import Flags
 from avcg.errors import DataError
 from avcg.explainer import Explainer
@@ -158,32 +158,6 @@ def check_columns(answers: Counterfactuals) -> None:
     if answers.changed.shape[1] != len(rows):
         count = answers.changed.shape[1]
         raise DataError(f"'changed' speaks of {count} of {len(rows)} columns. Give answers as they were generated.")
-
-
-def take(answers: Counterfactuals, rows: NDArray[np.intp], n: int) -> Counterfactuals:
-    """The first n answers to some rows.
-
-    Args:
-        answers: With n or more each.
-        rows: Positions, in the order wanted.
-        n: How many.
-    """
-    places = (rows[:, None] * answers.n + np.arange(n)).ravel()
-    parts: dict[str, Any] = {one.name: getattr(answers, one.name) for one in fields(Counterfactuals)}
-    for name, part in parts.items():
-        if isinstance(part, Certificate):
-            parts[name] = _taken(part, places)
-        elif name == "factuals" or (isinstance(part, np.ndarray) and len(part) == len(answers) != 0):
-            parts[name] = take_rows(part, rows)
-        elif name == "answers" or isinstance(part, np.ndarray):
-            parts[name] = take_rows(part, places)
-    return Counterfactuals(**parts | {"n": n})
-
-
-def _taken(sure: Certificate, places: NDArray[np.intp]) -> Certificate:
-    parts: dict[str, Any] = {one.name: getattr(sure, one.name) for one in fields(Certificate)}
-    parts |= {name: part[places] for name, part in parts.items() if isinstance(part, np.ndarray)}
-    return Certificate(**parts)
 
 
 def told(answers: Counterfactuals) -> Flags:

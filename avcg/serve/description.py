@@ -16,16 +16,17 @@ from avcg.serve.engine import Engine
 Example = Mapping[str, Any]
 
 
-def assumption(n_models: int) -> str:
+def assumption(engine: Engine) -> str:
     """What certificates rest on, in words for people."""
-    if not n_models:
+    if not engine.n_models:
         return (
             "No models were set aside to ask, so nothing is said about models other than today's. It is assumed that"
             " nothing changes but what is listed."
         )
     return (
-        "The next model is made like the ones that were set aside and asked: independent draws that neither the answer"
-        " nor what made it has seen. It is also assumed that nothing changes but what is listed."
+        f"{engine.assumption or 'The next model is made like the ones that were set aside and asked.'} Those that were"
+        " asked are taken for independent draws that neither the answer nor what made it has seen. It is also assumed"
+        " that nothing changes but what is listed."
     )
 
 
@@ -50,16 +51,16 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
         limits: Of a request.
         examples: Rows to begin with.
     """
-    schema, free = engine.schema, Freedom.of(engine.encoding, ())
+    schema, free = engine.schema, engine.freedom
     return {
         "columns": [_column(engine.encoding, free, j, examples) for j in range(len(schema))],
         "links": [list(group) for group in schema.links],
-        "max_changes": schema.max_changes,
+        "max_changes": None if free.max_changes is None else int(free.max_changes[0]),
         "classes": list(engine.classes),
         "survival": engine.survival,
         "confidence": engine.confidence,
         "n_models": engine.n_models,
-        "assumption": assumption(engine.n_models),
+        "assumption": assumption(engine),
         "limits": dict(limits),
         "examples": [dict(row) for row in examples],
     }
@@ -68,12 +69,11 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
 def _column(encoding: Encoding, free: Freedom, j: int, examples: Sequence[Example]) -> dict[str, Any]:
     schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.place[j]
     group = next((group for group in schema.links if feature.name in group), (feature.name,))
-    frozen = any(schema[name].change == "none" for name in group)  # one fact: frozen in part, frozen as a whole
     found = {
         "name": feature.name,
         "kind": feature.kind,
         "type": "number" if isinstance(feature, Continuous) else "category",
-        "change": "none" if frozen else feature.change,
+        "change": _change(encoding, free, j),
         "missing": feature.missing != "error",
         "typical": _typical(encoding, j, [row[feature.name] for row in examples]),
         "follows": None if group[0] == feature.name else group[0],
@@ -95,12 +95,26 @@ def _column(encoding: Encoding, free: Freedom, j: int, examples: Sequence[Exampl
             "step": feature.step,
         }
     slots = encoding.slots[i]
-    allowed = free.moves[slots, : len(feature.categories)]
-    moves = [
-        [] if frozen else [value for k, value in enumerate(feature.categories) if k != at and allowed[at, k]]
-        for at in range(len(feature.categories))
-    ]
+    n = len(feature.categories)
+    allowed = free.moves[slots, :n] & free.may_enter[0, slots][:n]
+    moves = [[feature.categories[k] for k in range(n) if k != at and allowed[at, k]] for at in range(n)]
     return found | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
+
+
+def _change(encoding: Encoding, free: Freedom, j: int) -> str:
+    """Which way a column may move."""
+    feature, i = encoding.schema.features[j], encoding.place[j]
+    if not free.movable(encoding)[0, j]:
+        return "none"
+    if isinstance(feature, Categorical):
+        return feature.change
+    return "up" if free.no_fall[0, i] else "down" if free.no_rise[0, i] else "any"
+
+
+def movable_names(encoding: Encoding, free: Freedom) -> list[str]:
+    """The columns that a request may name as free to vary: those that move, and those that move with them."""
+    units = set(free.unit[free.movable(encoding)[0]].tolist())
+    return [name for name, unit in zip(encoding.schema.names, free.unit.tolist(), strict=True) if unit in units]
 
 
 def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:

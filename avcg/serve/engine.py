@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.encoding import Encoding
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
-from avcg.features import Continuous, Feature, plain
+from avcg.features import Continuous, Feature, native
+from avcg.freedom import Freedom
 from avcg.options import Row
 from avcg.schema import Schema
 from avcg.tries import CONFIDENCE
@@ -28,18 +29,22 @@ class Engine(Protocol):
     Attributes:
         schema: What the columns are and what may change.
         encoding: The scaling of the training rows: where their numbers lie.
+        freedom: What may change: what the schema says, or less where the explainer was told less.
         classes: The labels.
         survival: The share of models that was promised to agree with an answer.
         confidence: Of lower bounds.
         n_models: Models set aside that certificates ask; 0 where there are none.
+        assumption: What is known of how these came about; None: nothing.
     """
 
     schema: Schema
     encoding: Encoding
+    freedom: Freedom
     classes: list[Any]
     survival: float
     confidence: float
     n_models: int
+    assumption: str | None
 
     def answer(
         self,
@@ -73,6 +78,7 @@ class ExplainerEngine:
 
     Args:
         explainer: Over tables.
+        assumption: What is known of how its set-aside models came about.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -85,19 +91,20 @@ class ExplainerEngine:
     ('no', 'yes', ['income'])
     """
 
-    def __init__(self, explainer: Explainer) -> None:
+    def __init__(self, explainer: Explainer, assumption: str | None = None) -> None:
         from avcg.space import TabularSpace
 
         if not isinstance(explainer.space_, TabularSpace):
             raise SettingError("The service answers about rows of a table. This explainer reads images.")
         self._explainer = explainer
-        self.encoding = explainer.space_.encoding
+        self.encoding, self.freedom = explainer.space_.encoding, explainer.space_.freedom
         self.schema = self.encoding.schema
-        self.classes = [plain(label) for label in explainer.classes_]
+        self.classes = [native(label) for label in explainer.classes_]
         self.survival = explainer.survival
         self.confidence = CONFIDENCE
         fresh = explainer.roles_.fresh
         self.n_models = 0 if fresh is None else len(fresh)
+        self.assumption = assumption
 
     def answer(
         self,
@@ -118,7 +125,7 @@ class ExplainerEngine:
             frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes
         )
         decisions = self._explainer.decide(frame)
-        return [replace(row, decision=plain(label)) for row, label in zip(found, decisions, strict=True)]
+        return [replace(row, decision=native(label)) for row, label in zip(found, decisions, strict=True)]
 
 
 Auditor = Callable[[bytes], str]
@@ -133,10 +140,11 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
     Args:
         path: A folder that `AVCG.save` wrote.
     """
-    from avcg.io.folder import read_manifest
-    from avcg.scorer import FORMAT, VERSION, Scorer
+    from avcg.io.folder import FORMAT, VERSION, notes_of, read_manifest
+    from avcg.scorer import Scorer
 
     manifest = read_manifest(path, FORMAT, VERSION)
+    assumption = notes_of(path, manifest).get("assumption")
     loaded: list[AVCG] = []
 
     def explainer() -> AVCG:
@@ -149,7 +157,7 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
             loaded.append(load(path))
         return loaded[0]
 
-    engine = Scorer(path) if "scorer" in manifest else ExplainerEngine(explainer())
+    engine = Scorer(path) if "scorer" in manifest else ExplainerEngine(explainer(), assumption)
     return engine, auditor_of(explainer)
 
 

@@ -1,13 +1,19 @@
-"""What stands before every endpoint: the token, the size of bodies, headers, times, and failures without internals."""
+"""What stands before every endpoint: the token, the size of bodies, headers, times, and failures without internals.
+
+What stands before these is the server, which waits for the head of a request as long as it takes; `hurried` is its
+protocol with an end to that.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import logging
 import secrets
 import time
 from collections.abc import Collection
+from typing import Any
 
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -42,6 +48,47 @@ def refusal(status: int, reason: str, where: str | None = None, known_as: str | 
         headers.append((b"www-authenticate", b"Bearer"))
     start = {"type": "http.response.start", "status": status, "headers": headers}
     return [start, {"type": "http.response.body", "body": body}]
+
+
+def hurried(protocol: Any, seconds: float) -> Any:
+    """A protocol of uvicorn that hangs up on whoever does not finish the head of a request in time.
+
+    A connection counts against the most that there may be from its first moment on. Without an end to it, a few hundred
+    that say nothing would keep everybody else out.
+
+    Args:
+        protocol: A class of uvicorn's, which has in ``cycle`` the latest request whose head is complete.
+        seconds: From the connection, or from the first byte after an answer, to the end of the head.
+    """
+
+    class Hurried(protocol):  # type: ignore[misc]
+        _alarm: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._alarm = self.loop.call_later(seconds, self._hang_up)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            waiting = self.cycle is None or self.cycle.response_complete
+            if waiting and self._alarm is None:
+                self._alarm = self.loop.call_later(seconds, self._hang_up)
+            elif not waiting:
+                self._calm()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._calm()
+            super().connection_lost(error)
+
+        def _calm(self) -> None:
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+
+        def _hang_up(self) -> None:
+            self.transport.close()
+
+    return Hurried
 
 
 class Guard:

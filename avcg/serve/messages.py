@@ -158,7 +158,8 @@ class RequestLimits(Message):
 
     rows: int
     body_bytes: int
-    answers: int
+    answers: int = Field(description="For each row.")
+    total: int = Field(description="Rows times answers.")
     seconds: float
 
 

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from avcg.serve.description import ranges_schema, row_schema
+from avcg.serve.description import movable_names, ranges_schema, row_schema
 from avcg.serve.engine import Engine
 from avcg.serve.messages import ExplainAnswer, ExplainRequest, HealthAnswer, Refusal, SchemaAnswer, StoredAnswers
 
@@ -59,7 +59,7 @@ def _content(model: str) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model}"}}}
 
 
-def document(app: FastAPI, engine: Engine, most_rows: int, most_answers: int) -> dict[str, Any]:
+def document(app: FastAPI, engine: Engine, most_rows: int, most_answers: int, most_in_all: int) -> dict[str, Any]:
     """The OpenAPI document, with the columns, classes and limits of this very service.
 
     Args:
@@ -67,6 +67,7 @@ def document(app: FastAPI, engine: Engine, most_rows: int, most_answers: int) ->
         engine: Who answers.
         most_rows: In a request.
         most_answers: For each row.
+        most_in_all: Rows times answers.
     """
     found = get_openapi(title=app.title, version=app.version, description=_ABOUT, routes=app.routes)
     pairs = [(model, "validation") for model in _MODELS]
@@ -76,9 +77,10 @@ def document(app: FastAPI, engine: Engine, most_rows: int, most_answers: int) ->
     asked = models["ExplainRequest"]["properties"]
     asked["rows"]["maxItems"] = most_rows
     asked["n"]["maximum"] = most_answers
+    asked["n"]["description"] += f" Rows times n must be at most {most_in_all:,}."
     asked["target"] = {**asked["target"], "anyOf": [{"enum": list(engine.classes)}, {"type": "null"}]}
     models["Ranges"] = ranges_schema(engine.schema)
-    movable = [feature.name for feature in engine.schema.features if feature.change != "none"]
+    movable = movable_names(engine.encoding, engine.freedom)
     models["Names"] = {"type": "array", "items": {"enum": movable}} if movable else {"type": "array", "maxItems": 0}
     found.setdefault("components", {})["schemas"] = models
     return found

@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 import avcg
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean
 from avcg.features import Categorical
-from avcg.options import MEANING, Option, Row
+from avcg.options import MEANING, MOST_ANSWERS, Option, Row
 from avcg.schema import Schema
 from avcg.serve.description import assumption, check_examples, describe
 from avcg.serve.engine import Auditor, Engine
@@ -34,6 +34,7 @@ Result = TypeVar("Result")
 
 _JSON = "application/json"
 _THREADS = 2  # for what is too long for the event loop
+_FEW = 3  # answers to a row, as many as the page shows; for more there are many passes
 _PAGE = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
@@ -52,6 +53,7 @@ class Limits:
         rows: In one request.
         body_bytes: Of its body.
         answers: For each row.
+        total: Rows times answers: several answers take longer than one, and all of them are held in memory.
         seconds: After which it is given up.
         inline: Rows times answers up to which the event loop answers by itself, for engines that take a millisecond;
             0 for those that take longer.
@@ -59,7 +61,8 @@ class Limits:
 
     rows: int = 1000
     body_bytes: int = 1_000_000
-    answers: int = 10
+    answers: int = MOST_ANSWERS
+    total: int = 2000
     seconds: float = 30
     inline: int = 32
 
@@ -94,7 +97,7 @@ class Service:
         self._foot = {
             "survival": engine.survival,
             "confidence": engine.confidence,
-            "assumption": assumption(engine.n_models),
+            "assumption": assumption(engine),
         }
         folder = files("avcg.serve") / "page"
         self._files = {name: (folder / name).read_bytes() for name in _PAGE}
@@ -119,7 +122,7 @@ class Service:
         call = partial(self.engine.answer, asked.rows, asked.target, n=asked.n, **narrow)
         try:
             # A thread costs more than a short answer; a long one would keep everybody else waiting.
-            if len(asked.rows) * asked.n > self.limits.inline:
+            if asked.n > _FEW or len(asked.rows) * asked.n > self.limits.inline:
                 found = await self._in_thread(call)
             elif any(limit is not None for limit in narrow.values()):
                 found = call()
@@ -144,10 +147,12 @@ class Service:
 
     def _audited(self, auditor: Auditor, body: bytes) -> str:
         told = read(StoredAnswers, body)
-        if len(told.target) > self.limits.rows or told.n > self.limits.answers:
+        limits, rows = self.limits, len(told.target)
+        if rows > limits.rows or told.n > limits.answers or rows * told.n > limits.total:
             raise RefusedError(
                 422,
-                f"At most {self.limits.rows} rows with {self.limits.answers} answers are audited at a time.",
+                f"At most {limits.rows} rows, {limits.answers} answers each and {limits.total:,} answers in all are"
+                " audited at a time.",
                 "target",
             )
         return auditor(body)
@@ -206,6 +211,11 @@ class Service:
             raise RefusedError(422, f"rows: there are {len(asked.rows)}; at most {limits.rows} are answered.", "rows")
         if asked.n > limits.answers:
             raise RefusedError(422, f"n: must be at most {limits.answers}. Got {asked.n}.", "n")
+        if (total := len(asked.rows) * asked.n) > limits.total:
+            reason = (
+                f"n: {len(asked.rows)} rows with {asked.n} answers each are {total:,}; at most {limits.total:,} are"
+            )
+            raise RefusedError(422, f"{reason} given. Send fewer rows at a time.", "n")
         if asked.target is not None and not _among(asked.target, classes):
             hint = did_you_mean(asked.target, classes)
             raise RefusedError(422, f"target: {asked.target!r} is no class of the model. {hint}", "target")
@@ -255,7 +265,7 @@ def create_app(
     _add_routes(app, service, guarded=token is not None, audited=auditor is not None)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_middleware(Guard, metrics=metrics, body_bytes=limits.body_bytes, token=token, hosts=hosts)
-    app.openapi = partial(document, app, engine, limits.rows, limits.answers)  # type: ignore[method-assign]
+    app.openapi = partial(document, app, engine, limits.rows, limits.answers, limits.total)  # type: ignore[method-assign]
     return app
 
 

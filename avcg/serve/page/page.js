@@ -6,6 +6,7 @@ const SPEAK = 700; // and before the answer is read out, so that dragging does n
 const ROUTES = 3;
 const POSITIONS = 200; // of a slider over numbers without steps
 const MOST_SQUARES = 40;
+const NEARLY = 1e-9; // 0.3 / 0.1 is a hair below 3
 
 const at = (id) => document.getElementById(id);
 const state = { about: null, columns: new Map(), row: {}, locked: new Set(), spans: new Map(), barred: new Map(), asked: 0 };
@@ -67,13 +68,18 @@ function facts(option) {
   return [...groups.values()];
 }
 
-function letter(row, option) {
+function letter(row, option, found) {
   const parts = facts(option).map((group) => {
     const { column, before, after } = group.find((one) => one.column.type === "category") ?? group[0];
     return `your ${plainName(column.name)} were ${words(column, after)} instead of ${words(column, before)}`;
   });
   const sentence = `If ${listed(parts)}, the decision would be ${row.target} instead of ${row.decision}.`;
-  return option.status === "ok" ? sentence : `${sentence} This speaks of today's model; a later one may decide otherwise.`;
+  // Nothing is said of later models unless others were asked, and then not without what that rests on.
+  if (option.status !== "ok" || !option.n_models) {
+    return `${sentence} This speaks of today's model; a later one may decide otherwise.`;
+  }
+  const agree = `${option.agreeing} of ${option.n_models} other models that were asked decide the same`;
+  return `${sentence} ${agree}, on this assumption: ${found.assumption}`;
 }
 
 /* ---- Making elements ---- */
@@ -218,20 +224,33 @@ function hold(column, locked) {
   later();
 }
 
-// Sliders work in positions where numbers have no steps, so that both ends can be reached exactly.
+// How many decimals the multiples of a step have: 2 for 0.25, 7 for 1e-7.
+function decimals(step) {
+  const [, digits, power] = /^\d*\.?(\d*)(?:e([+-]\d+))?$/.exec(String(step));
+  return Math.max(0, digits.length - Number(power ?? 0));
+}
+
+// A slider counts its steps from its low end, so that both ends must be multiples: else it moves off its end by itself.
+function grid(low, high, step) {
+  const multiple = (count) => Number((count * step).toFixed(decimals(step)));
+  const min = multiple(Math.ceil(low / step - NEARLY));
+  const max = Math.max(min, multiple(Math.floor(high / step + NEARLY)));
+  return { min, max, step, value: (position) => position, position: (value) => value };
+}
+
+// Where numbers have no steps, sliders work in positions, so that both ends can be reached exactly.
 function scale(low, high, step) {
-  const whole = step !== null;
+  if (step !== null) return grid(low, high, step);
   const digits = Math.max(0, 3 - Math.ceil(Math.log10(high - low || 1)));
   return {
-    min: whole ? low : 0,
-    max: whole ? high : POSITIONS,
-    step: whole ? step : 1,
+    min: 0,
+    max: POSITIONS,
+    step: 1,
     value: (position) => {
-      if (whole) return position;
       if (position <= 0) return low;
       return position >= POSITIONS ? high : Number((low + (position / POSITIONS) * (high - low)).toFixed(digits));
     },
-    position: (value) => (whole ? value : high > low ? Math.round(((value - low) / (high - low)) * POSITIONS) : 0),
+    position: (value) => (high > low ? Math.round(((value - low) / (high - low)) * POSITIONS) : 0),
   };
 }
 
@@ -461,7 +480,7 @@ function route(row, option, index, found) {
   box.append(make("ul", { className: "changes" }, ...facts(option).map((group) => change(index, group))));
   box.append(...certainty(option, found));
   const letterBox = make("p", { className: "letter", hidden: true });
-  const copy = action("Copy as a sentence", `copy-${index}`, () => copied(copy, letterBox, letter(row, option)));
+  const copy = action("Copy as a sentence", `copy-${index}`, () => copied(copy, letterBox, letter(row, option, found)));
   const chances = `${percent(row.probability_before ?? 0)} → ${percent(option.probability ?? 0)}`;
   const effort = option.distance === null ? "unknown" : option.distance.toFixed(2);
   const figures = make("p", { className: "small figures" },

@@ -1,0 +1,1 @@
+"""Benchmarks of speed, each beside what it is compared to."""
