@@ -18,6 +18,7 @@ from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.models.opened import as_rows
 from avcg.objective import Draws, objective
 from avcg.plausibility import Bank
+from avcg.precision import full_precision
 from avcg.questions import Question, choose
 from avcg.recipe import Recipe
 from avcg.refine import Deadline, Refinement, Score, descend
@@ -88,9 +89,10 @@ class Amortized(Explainer):
     def _pass(self, question: Question, margin: Tensor, noise: Tensor | None = None) -> Tensor:
         """One forward pass: (K, B, *event) feasible answers, at the posterior mean where there is no noise (K, L)."""
         request = self._request(question, margin)
-        posterior = self.generator_.posterior(request)
         shifts = torch.zeros(1, self.generator_.n_latent) if noise is None else noise
-        return self._settle(question, request, posterior.sample(shifts[:, None].to(request.x.device)))
+        with full_precision(request.x.device):
+            posterior = self.generator_.posterior(request)
+            return self._settle(question, request, posterior.sample(shifts[:, None].to(request.x.device)))
 
     def _settle(self, question: Question, request: Request, z: Tensor) -> Tensor:
         """(K, B, L) latents to feasible answers."""

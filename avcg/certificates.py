@@ -20,6 +20,9 @@ from torch import Tensor
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors
 
+# Answers times hypotheses that are asked at once.
+_ASKED = 2**22
+
 Floats = NDArray[np.float64]
 
 
@@ -204,17 +207,15 @@ def certify(
         raise SettingError(f"The 'threshold' of certify must be in (0, 1). Got {threshold!r} instead.")
     if target.shape != x.shape[:1]:
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
-    with torch.no_grad():
-        probabilities = hypotheses.probabilities(x)
-    of_target = probabilities.gather(-1, target.to(x.device).expand(len(weights), -1)[..., None])[..., 0]
-    valid = (
-        of_target >= needed.to(of_target.dtype)
-        if needed is not None
-        else probabilities.argmax(dim=-1) == target.to(x.device)
-    )
-    agreeing = valid.sum(dim=0).cpu().numpy()
-    mean = of_target.double().mean(dim=0).cpu().numpy().clip(0.0, 1.0)
-    variance = of_target.double().var(dim=0, correction=0).cpu().numpy()
+    if needed is not None:
+        needed = needed.expand(len(x))
+    # Models of frames are asked about all their rows at once; of codes, about so many that memory is bounded.
+    at_once = max(1, len(x) if hypotheses.boxes else _ASKED // len(weights))
+    parts = [
+        _ask(hypotheses, x[some], target[some].to(x.device), None if needed is None else needed[some])
+        for some in (slice(start, start + at_once) for start in range(0, len(x), at_once))
+    ]
+    agreeing, mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
     # For more than two classes a target can win below one half; one half is enough for it to win.
     line = 0.5 if needed is None else needed.double().cpu().numpy()
     return Certificate(
@@ -226,6 +227,22 @@ def certify(
         variance=variance,
         markov=markov(mean, line),
         cantelli=cantelli(variance, mean - line),
+    )
+
+
+def _ask(
+    hypotheses: Predictors, x: Tensor, target: Tensor, needed: Tensor | None
+) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """For each answer how many agree, and the mean and the variance of the target's probability."""
+    with torch.no_grad():
+        probabilities = hypotheses.probabilities(x)
+    of_target = probabilities.gather(-1, target.expand(len(probabilities), -1)[..., None])[..., 0]
+    valid = probabilities.argmax(dim=-1) == target if needed is None else of_target >= needed.to(of_target.dtype)
+    exact = of_target.double()
+    return (
+        valid.sum(dim=0).cpu().numpy(),
+        exact.mean(dim=0).cpu().numpy().clip(0.0, 1.0),
+        exact.var(dim=0, correction=0).cpu().numpy(),
     )
 
 

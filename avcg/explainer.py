@@ -42,8 +42,8 @@ from avcg.tries import CONFIDENCE, REFUSED, SLACK
 
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
 _REFINED_MARGIN, _SPREAD = 0.5, 2.0
-# Rows answered at a time, so that memory is bounded by this and not by the input.
-_ROWS_AT_ONCE = 16_384
+# Answers made at a time, so that memory is bounded by this and not by the input.
+_ANSWERS_AT_ONCE = 16_384
 
 
 class Explainer(BaseEstimator):  # type: ignore[misc]
@@ -251,12 +251,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         before = self.decider_.seeing(rows).probabilities(x)
         current = self.decider_.decide(before)
         wanted, free = self._targets(target, current)
-        answers = [
-            self._answer(x[part], wanted[part], space.take(part), n, min_prob, free, effort, deadline)
-            for part in torch.arange(len(x)).split(_ROWS_AT_ONCE)
-        ]
-        x_cf = torch.cat([found for found, _ in answers], dim=1)
-        wanted = torch.cat([aimed for _, aimed in answers])
+        settled = self.decider_.valid(before, wanted, min_prob) | space.stuck(x)
+        x_cf = x.expand(n, *x.shape).clone()
+        for part in torch.nonzero(~settled).flatten().split(max(1, _ANSWERS_AT_ONCE // n)):
+            x_cf[:, part], wanted[part] = self._answer(
+                x[part], wanted[part], space.take(part), n, min_prob, free, effort, deadline
+            )
         return self._package(rows, seen, x, x_cf, wanted, before, space, min_prob)
 
     def _answer(
@@ -349,7 +349,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """Decode, judge what was decoded, and say how it went."""
         n = len(x_cf)
         already, stuck = self.decider_.valid(before, target, min_prob), space.stuck(x)
-        x_cf = torch.where((already | stuck).view(-1, *[1] * (x.dim() - 1)), x, x_cf)
         place = torch.arange(len(x)).repeat_interleave(n)
         each, codes = space.take(place), x_cf.transpose(0, 1).flatten(0, 1)
         factuals = rows if n == 1 else take_rows(rows, place)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -15,6 +16,14 @@ from avcg.relaxation import inward_clamp
 
 Pixels = NDArray[Any]
 Layout = Literal["none", "last", "first"]
+
+
+class _Tensors(NamedTuple):
+    mean: Tensor
+    std: Tensor
+    low: Tensor
+    high: Tensor
+    may_change: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +157,7 @@ class ImageSpace:
 
     def leeway(self, x: Tensor) -> Tensor:
         """(B, 1, H, W) 1 where a pixel may change."""
-        return self.may_change.to(x.device, x.dtype).expand(len(x), -1, -1, -1)
+        return self._there(x).may_change.to(x.dtype).expand(len(x), -1, -1, -1)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
         """Decoder output (..., B, C, H, W) clamped to its bounds; pixels that may not change are the factual's."""
@@ -161,7 +170,7 @@ class ImageSpace:
         if rows:
             raise SchemaError(f"This space was restricted for {rows.pop()} rows. Got {len(x)} rows.")
         low, high = self._room(x)
-        return torch.where(self.may_change.to(x.device), inward_clamp(raw, low, high), x)
+        return torch.where(self._there(x).may_change, inward_clamp(raw, low, high), x)
 
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest allowed image, on whole pixel values for uint8."""
@@ -170,7 +179,7 @@ class ImageSpace:
         result = self.relax(x_cf, x)
         if self.dtype == np.uint8:
             whole = self._pixels(result).round()
-            codes = (whole - self._per_channel(self.mean).to(x.device)) / self._per_channel(self.std).to(x.device)
+            codes = (whole - self._there(x).mean) / self._there(x).std
             result = torch.where(whole == self._pixels(x).round(), x, codes)
         return result
 
@@ -249,7 +258,7 @@ class ImageSpace:
     def stuck(self, x: Tensor) -> Tensor:
         """(B,) pictures that may not change at all."""
         low, high = self._room(x)
-        return ~(self.may_change.to(x.device) & (low < high)).flatten(1).any(dim=1).expand(len(x))
+        return ~(self._there(x).may_change & (low < high)).flatten(1).any(dim=1).expand(len(x))
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every answer with its whole change brought half, a quarter or a tenth back."""
@@ -262,12 +271,24 @@ class ImageSpace:
         """Pixels change together: there is no one change to do without."""
 
     def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))
-        low, high = ((bound.to(x.device, x.dtype) - mean) / std for bound in (self.low, self.high))
-        return torch.minimum(low, x), torch.maximum(high, x)
+        there = self._there(x)
+        return torch.minimum(there.low, x), torch.maximum(there.high, x)
 
     def _pixels(self, x: Tensor) -> Tensor:
-        return x * self._per_channel(self.std).to(x.device) + self._per_channel(self.mean).to(x.device)
+        return x * self._there(x).std + self._there(x).mean
+
+    def _there(self, x: Tensor) -> _Tensors:
+        """What is known of pixels, where x lives and in its precision; made once for each."""
+        key = (x.device, x.dtype)
+        if key not in self._made:
+            mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))
+            low, high = ((bound.to(x.device, x.dtype) - mean) / std for bound in (self.low, self.high))
+            self._made[key] = _Tensors(mean, std, low, high, self.may_change.to(x.device))
+        return self._made[key]
+
+    @cached_property
+    def _made(self) -> dict[tuple[torch.device, torch.dtype], _Tensors]:
+        return {}
 
     @staticmethod
     def _per_channel(values: Tensor) -> Tensor:

@@ -7,8 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from avcg.answers import repeated_answers
 from avcg.space import Space
 from avcg.tries import NEAR, SAME
+
+# Answers of a row that are all kept apart from each other; of more, so many at a time.
+_TOGETHER = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,12 +49,39 @@ def choose(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
         costs: (K, B).
         n: At most K.
     """
+    everyone = torch.arange(costs.shape[1], device=costs.device)
+    places = _cheapest(space, candidates, costs, n) if n <= _TOGETHER else _in_groups(space, candidates, costs, n)
+    return candidates[places, everyone]
+
+
+def _cheapest(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
+    """(n, B) positions, one after the other, each making those near to it dearer."""
     costs, everyone = costs.clone(), torch.arange(costs.shape[1], device=costs.device)
     chosen = []
     for _ in range(n):
         best = costs.argmin(dim=0)
-        found = candidates[best, everyone]
-        chosen.append(found)
-        apart = space.distance(candidates, found)
+        chosen.append(best)
+        apart = space.distance(candidates, candidates[best, everyone])
         costs = costs + NEAR * torch.relu(1.0 - apart) + torch.where(apart <= 1e-6, SAME, 0.0)
     return torch.stack(chosen)
+
+
+def _in_groups(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tensor:
+    """(n, B) positions of many, without a look at every pair of them.
+
+    Candidates are dealt out like cards, dear and cheap alike to each group, and only those of a group are kept apart.
+    """
+    count, rows = costs.shape
+    groups = -(-n // _TOGETHER)
+    again = torch.from_numpy(repeated_answers(candidates.transpose(0, 1).flatten(0, 1), count))
+    costs = costs + SAME * again.view(rows, count).T
+    order = costs.argsort(dim=0, stable=True)
+    short = -count % groups  # the last is dealt again, at a price that nobody pays
+    order = torch.cat([order, order[-1:].expand(short, -1)])
+    prices = costs.gather(0, order)
+    prices[count:] = torch.inf
+    dealt, priced = (part.unflatten(0, (-1, groups)).flatten(1, 2) for part in (order, prices))
+    everyone = torch.arange(rows).repeat(groups)
+    picked = _cheapest(space.take(everyone), candidates[dealt, everyone], priced, min(_TOGETHER, len(dealt)))
+    places = dealt.gather(0, picked).unflatten(1, (groups, rows)).flatten(0, 1)
+    return places.gather(0, costs.gather(0, places).argsort(dim=0, stable=True))[:n]

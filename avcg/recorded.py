@@ -97,11 +97,10 @@ class _Recorded(nn.Module):
         self.generator = loss.generator  # whose gradients are recorded
         self._loss, self._predictors, self._names = loss, predictors, names
         self._shapes = [one.shape for one in given]
-        torch.cuda.make_graphed_callables(self, given)  # puts the replay in place of `forward`
-        with warnings.catch_warnings():  # torch says once that gradients were made on another stream, as they were
+        with warnings.catch_warnings():  # recording is done on a stream of its own, of which torch warns
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
-            self(*given).backward()
-        self.generator.zero_grad(set_to_none=True)
+            own = tuple(one.contiguous() for one in given)  # memory that later ones are written to
+            torch.cuda.make_graphed_callables(self, own)  # puts the replay in place of `forward`
 
     def fits(self, given: tuple[Tensor, ...]) -> bool:
         """Whether tensors have the shapes that were recorded."""

@@ -4,7 +4,9 @@
     python benchmarks/speed.py hypotheses [--device cuda]
     python benchmarks/speed.py retraining
     python benchmarks/speed.py train [--device cuda]
-    python benchmarks/speed.py generate
+    python benchmarks/speed.py gpu --device cuda
+    python benchmarks/speed.py generate [--artefact DIR]
+    python benchmarks/speed.py certify [--artefact DIR]
     python benchmarks/speed.py alone
     python benchmarks/speed.py searches
     python benchmarks/speed.py onnx [--artefact DIR]
@@ -22,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from speeds import answers, models, rows, served, steps
+from speeds import answers, models, pictures, rows, served, steps
 
 
 def main() -> None:
@@ -33,7 +35,9 @@ def main() -> None:
         "hypotheses": lambda o: models.hypotheses(o.device, o.repeats),
         "retraining": lambda o: models.retraining(o.device, o.repeats),
         "train": lambda o: steps.train(o.device, o.repeats),
-        "generate": lambda o: answers.generate(o.repeats),
+        "gpu": lambda o: pictures.gpu(o.device, o.repeats),
+        "generate": lambda o: answers.generate(o.repeats, o.artefact),
+        "certify": lambda o: answers.certify(o.repeats, o.artefact),
         "alone": lambda o: answers.alone(o.repeats),
         "searches": lambda o: answers.searches(o.repeats),
         "onnx": lambda o: served.onnx(o.repeats, o.artefact),

@@ -12,6 +12,7 @@ import torch
 
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
+from avcg.answers import repeated_answers
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.decisions import Decider
@@ -650,6 +651,29 @@ class TestChoice:
         candidates = torch.tensor([[0.0], [1.0], [1.0], [2.0]])[:, None]
         costs = torch.tensor([[4.0], [1.0], [2.0], [3.0]])
         assert choose(space, candidates, costs, 3)[:, 0, 0].tolist() == [1.0, 2.0, 0.0]
+
+    def test_of_many_all_are_different_and_the_cheapest_is_first(self):
+        X = pd.DataFrame({"a": np.linspace(0.0, 10.0, 50), "b": np.linspace(0.0, 1.0, 50)})
+        space = avcg.TabularSpace.fit(avcg.Schema.infer(X), X)
+        rng = torch.Generator().manual_seed(0)
+        candidates = torch.randn(150, 3, 2, generator=rng)
+        candidates = torch.cat([candidates, candidates[:50]])  # a quarter of them twice
+        costs = torch.rand(200, 3, generator=rng, dtype=torch.float64)
+        found = choose(space, candidates, costs, 100)
+        for row in range(3):
+            mine = found[:, row]
+            assert len(torch.unique(mine, dim=0)) == 100
+            place = (candidates[:, row][None] == mine[:, None]).all(dim=-1).int().argmax(dim=1)
+            assert place[0] in (int(costs[:, row].argmin()), int(costs[:, row].argmin()) - 150)
+
+    def test_answers_that_are_the_same_are_seen_among_few_and_many(self):
+        rng = torch.Generator().manual_seed(0)
+        for n in (1, 2, 5, 40):
+            codes = torch.randint(0, 3, (30 * n, 3), generator=rng).float()
+            codes[codes == 2] = -0.0  # which is 0
+            each = codes.unflatten(0, (-1, n))
+            same = (each[:, :, None] == each[:, None, :]).all(dim=-1).tril(diagonal=-1).any(dim=-1).flatten()
+            assert repeated_answers(codes, n).tolist() == same.tolist()
 
 
 OTHER = avcg.Schema.infer(TOY.X[["income"]])

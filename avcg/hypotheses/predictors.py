@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.batched import Plan, plan_of, stacked_forward
+from avcg.precision import full_precision
 
 Loss = Literal["cross_entropy", "zero_one"]
 
@@ -184,10 +185,11 @@ class Stacked(Predictors):
                 f"These hypotheses are on {home}, the rows on {x.device}. Move them with .to({x.device})."
             )
         rows = self._chunk(x)
+        if not (torch.is_grad_enabled() and x.requires_grad):
+            with full_precision(x.device):
+                return self._evaluate(x) if rows >= len(x) else self._fill(x, rows)
         if rows >= len(x):
             return self._evaluate(x)
-        if not (torch.is_grad_enabled() and x.requires_grad):
-            return self._fill(x, rows)
         # Holding all activations for a backward pass over everything can exceed memory: then compute them twice.
         twice = len(self) * len(x) * self._width(x) > _KEPT_NUMBERS
         parts = [

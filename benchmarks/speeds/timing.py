@@ -23,6 +23,18 @@ def median_seconds(work: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
+def turn_by_turn(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of several works, each in turn, so that a busy moment hits all alike; a first turn does not count."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    for turn in range(repeats + 1):
+        for name, work in works.items():
+            started = time.perf_counter()
+            work()
+            if turn:
+                times[name].append(time.perf_counter() - started)
+    return times
+
+
 def adult_artefact(folder: str | None) -> Path:
     """An explainer of Adult with its graphs: the one given, or one fitted now as a user would."""
     from avcg import AVCG, retrains
