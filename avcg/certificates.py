@@ -21,7 +21,7 @@ from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors
 
 # Answers times hypotheses that are asked at once.
-_ASKED = 2**22
+_ASKED = 2**24
 
 Floats = NDArray[np.float64]
 

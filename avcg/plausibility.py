@@ -106,10 +106,15 @@ class Bank:
             if not len(rows):
                 raise DataError(f"There is no row of class {label} to stay near to.")
             bank = rows.flatten(1)
-            near = nearest(flat[mine].detach(), bank, self.k)
+            near = nearest(flat[mine].detach(), bank, self.k, _in_order)
             apart = flat[mine][:, None] - bank[near]
             result = result.index_copy(0, mine, (apart.square().sum(dim=-1) + 1e-12).sqrt().mean(dim=1))
         return result
+
+
+def _in_order(x: Tensor, rows: Tensor) -> Tensor:
+    """(N, m) for each x what orders rows as their distance from it does, and takes less to compute."""
+    return torch.addmm(rows.square().sum(dim=1), x, rows.T, alpha=-2.0)
 
 
 @torch.no_grad()

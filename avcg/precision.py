@@ -1,4 +1,4 @@
-"""How exactly a GPU computes what people receive."""
+"""How exactly a GPU computes: what people receive to the last digit, what is only learnt from less so."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ def full_precision(device: torch.device) -> Iterator[None]:
         return
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         yield
+
+
+def lower_precision(device: torch.device, *, enabled: bool) -> torch.autocast:
+    """Within it, products on a GPU are in bfloat16 where that is enabled; sums and probabilities stay in float32.
+
+    Args:
+        device: Where is computed; nothing changes but on CUDA's.
+        enabled: Whether to.
+    """
+    # Without a cache of weights, which a recorded step would read from memory that is no longer its own.
+    return torch.autocast(device.type, torch.bfloat16, enabled=enabled and device.type == "cuda", cache_enabled=False)

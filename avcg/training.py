@@ -127,9 +127,8 @@ def train(
 
 
 def adam(parameters: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0) -> torch.optim.Adam:
-    """The optimizer of every training; on a GPU all parameters are stepped by one kernel."""
-    on_gpu = parameters[0].is_cuda
-    return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True if on_gpu else None)
+    """The optimizer of every training: all parameters are stepped by one kernel."""
+    return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
 def _refuse_diverged(last: Epoch, best: Tensor, settings: Training, label: str, *, validated: bool) -> None:

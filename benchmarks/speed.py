@@ -4,9 +4,12 @@
     python benchmarks/speed.py hypotheses [--device cuda]
     python benchmarks/speed.py retraining
     python benchmarks/speed.py train [--device cuda]
+    python benchmarks/speed.py fit [--artefact DIR, to store it]
     python benchmarks/speed.py gpu --device cuda
     python benchmarks/speed.py generate [--artefact DIR]
     python benchmarks/speed.py certify [--artefact DIR]
+    python benchmarks/speed.py scale [--artefact DIR] [--picture FILE.png]
+    python benchmarks/speed.py stream [--artefact DIR] [--rows 1000000]
     python benchmarks/speed.py alone
     python benchmarks/speed.py searches
     python benchmarks/speed.py onnx [--artefact DIR]
@@ -24,7 +27,7 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from speeds import answers, models, pictures, rows, served, steps
+from speeds import answers, growth, models, pictures, rows, served, steps
 
 
 def main() -> None:
@@ -35,9 +38,12 @@ def main() -> None:
         "hypotheses": lambda o: models.hypotheses(o.device, o.repeats),
         "retraining": lambda o: models.retraining(o.device, o.repeats),
         "train": lambda o: steps.train(o.device, o.repeats),
+        "fit": lambda o: steps.fit(o.artefact),
         "gpu": lambda o: pictures.gpu(o.device, o.repeats),
         "generate": lambda o: answers.generate(o.repeats, o.artefact),
         "certify": lambda o: answers.certify(o.repeats, o.artefact),
+        "scale": lambda o: growth.scale(o.repeats, o.artefact, o.picture),
+        "stream": lambda o: growth.stream(o.rows, o.artefact),
         "alone": lambda o: answers.alone(o.repeats),
         "searches": lambda o: answers.searches(o.repeats),
         "onnx": lambda o: served.onnx(o.repeats, o.artefact),
@@ -50,6 +56,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: its own choice")
     parser.add_argument("--seconds", type=float, default=60.0, help="of asking the service")
     parser.add_argument("--artefact", default=None, help="an explainer of Adult saved with graphs; default: fit one")
+    parser.add_argument("--picture", default=None, help="where to draw how cost grows")
     options = parser.parse_args()
     if options.threads:
         torch.set_num_threads(options.threads)

@@ -34,6 +34,7 @@ ORDER = [
     "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.page", "report.svg",
     "report.audit_page", "report.pictures", "report.population", "report.listing", "report.trained",
     "report.answers_page", "commands.audit", "commands.report", "commands.row_pieces", "commands.row_files",
+    "scale.answered", "scale.answering", "scale.files", "scale.partitions", "scale.shards", "scale.engines",
     "commands.answer_files", "commands.explaining", "commands.learning", "commands.fit", "commands.explain",
     "serve.engine", "serve.description", "serve.examples", "serve.metrics", "serve.messages", "serve.guard",
     "serve.openapi", "serve.together", "serve.service", "commands.serve", "cli", "__main__",

@@ -11,11 +11,14 @@ import contextlib
 import importlib
 import importlib.util
 import io
+import os
+import random
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -33,7 +36,9 @@ REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 DATASET = re.compile(r'datasets\.load\("(\w+)"\)')
 # Packages that a page may import and that not every installation has.
-EXTRAS = ("xgboost", "lightgbm", "onnxruntime", "matplotlib", "fastapi")
+EXTRAS = ("xgboost", "lightgbm", "onnxruntime", "matplotlib", "fastapi", "pyarrow", "ray", "pyspark")
+# Of these, those that warn and draw from global streams of their own accord.
+ENGINES = ("ray", "pyspark")
 LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -85,6 +90,7 @@ def run(page, blocks, languages):
             pytest.importorskip(extra)
     # A page about one's own networks seeds PyTorch's stream as its readers would, and may draw from it.
     own = torch.random.fork_rng(devices=[]) if "torch.manual_seed" in code else contextlib.nullcontext()
+    own = on_engines() if any(f"import {name}" in code or f"from {name}" in code for name in ENGINES) else own
     names, printed = {}, ""
     with own:
         for language, text in blocks:
@@ -95,6 +101,21 @@ def run(page, blocks, languages):
                 printed = output.getvalue()
             elif language == "text":
                 assert [line.rstrip() for line in printed.splitlines()] == [line.rstrip() for line in text.splitlines()]
+
+
+@contextlib.contextmanager
+def on_engines():
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        pytest.skip("Spark needs a Java runtime, which is not installed (Debian: openjdk-17-jre-headless)")
+    before, environment = random.getstate(), dict(os.environ)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        random.setstate(before)
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 def check_command(words):

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 NURSERY = """
 import json, os, signal, sys, time
 import avcg, avcg.amortized
-from avcg.commands import explaining
+from avcg.scale import answering
 from avcg.cli import main
 from avcg.io.artefact import load
 
-explaining.TOGETHER = 50
+answering.TOGETHER = 50
 for line in sys.stdin:
     order = json.loads(line)
     at_work, say = os.pipe()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -31,18 +31,22 @@ def run_protocol(
     seed: Annotated[list[int] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     method: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
     workers: Annotated[int, typer.Option(help="Processes, each with one thread.", min=1)] = 2,
+    backend: Annotated[
+        str,
+        typer.Option(help="Who runs them: loky (this machine), ray or dask (their extras; a cluster if there is one)."),
+    ] = "loky",
     device: Annotated[str, typer.Option(help="Where networks are trained and asked, e.g. cuda.")] = "cpu",
     retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
     renew: Annotated[bool, typer.Option("--renew", help="Run cells again that another protocol made.")] = False,
 ) -> None:
     """Run the cells that are not there yet. A run that is stopped goes on where it was."""
-    from avcg.bench.run import run
+    from avcg.bench.run import Backend, run
     from avcg.bench.store import Store
     from avcg.bench.tables import failures
 
     folder = run(
         protocol, results, only_datasets=dataset or (), only_seeds=seed or (), only_methods=method or (),
-        workers=workers, device=device, retry=retry, renew=renew,
+        workers=workers, backend=cast("Backend", backend), device=device, retry=retry, renew=renew,
     )  # fmt: skip
     store = Store(folder)
     failed = failures(store.rows())

@@ -10,10 +10,11 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -23,13 +24,14 @@ from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
 from avcg.bench.store import Key, Store, file_name, keys_of
-from avcg.errors import SettingError, did_you_mean, whole
+from avcg.errors import MissingExtraError, SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
 from avcg.explainer import Explainer
 from avcg.hypotheses.rashomon import RashomonSet
 from avcg.progress import progress
 
 _PICTURES = 8  # of each method, stored to be drawn
+Backend = Literal["loky", "ray", "dask"]
 Fitted = dict[Any, tuple[Explainer, float]]  # explainers, and the seconds it took to fit them
 
 
@@ -41,6 +43,7 @@ def run(
     only_seeds: Sequence[int] = (),
     only_methods: Sequence[str] = (),
     workers: int = 1,
+    backend: Backend = "loky",
     device: str = "cpu",
     retry: bool = False,
     renew: bool = False,
@@ -54,6 +57,9 @@ def run(
         only_seeds: Likewise.
         only_methods: Likewise.
         workers: Processes; datasets and seeds are shared out among them.
+        backend: Who runs them: joblib's own processes on this machine, Ray or Dask. Those two go to the cluster that is
+            connected to already, or that ``RAY_ADDRESS`` or ``DASK_SCHEDULER_ADDRESS`` names, or else stay here; its
+            machines must see the same folders.
         device: Where networks are trained and asked.
         retry: Whether cells that failed are run again.
         renew: Whether cells are run again that another version of the protocol made.
@@ -63,8 +69,11 @@ def run(
 
     Raises:
         SettingError: If there are cells of another version of the protocol, and they are not to be renewed.
+        MissingExtraError: If the backend is not installed.
     """
     workers = whole(workers, "'workers' of run", 1)
+    if backend not in get_args(Backend):
+        raise SettingError(f"There is no backend {backend!r}. {did_you_mean(backend, get_args(Backend))}")
     protocol = read_protocol(path)
     store = Store(results or Path(path).parent / "results" / protocol.name)
     wanted = [
@@ -80,7 +89,9 @@ def run(
     _settle_changed(protocol, store, wanted, renew)
     jobs = list(dict.fromkeys(key[:2] for key in wanted))
     with progress(f"Running {protocol.name}", len(jobs)) as advance:
-        for i, (dataset, seed) in enumerate(_shared_out(protocol, store, wanted, jobs, workers, device)):
+        place = store.folder.absolute()  # whatever folder a worker is in
+        tasks = [(protocol, place, [key for key in wanted if key[:2] == job], device, workers) for job in jobs]
+        for i, (dataset, seed) in enumerate(_shared_out(tasks, workers, backend)):
             advance(i + 1, f"{dataset}, seed {seed}")
     store.compact(_manifest(path, protocol))
     return store.folder
@@ -118,21 +129,65 @@ def _settle_changed(protocol: Protocol, store: Store, wanted: Sequence[Key], ren
     store.forget(changed)
 
 
-def _shared_out(
-    protocol: Protocol,
-    store: Store,
-    wanted: Sequence[Key],
-    jobs: Sequence[tuple[str, int]],
-    workers: int,
-    device: str,
-) -> Iterator[tuple[str, int]]:
-    tasks = [(protocol, store.folder, [key for key in wanted if key[:2] == job], device, workers) for job in jobs]
-    if workers == 1:
+def _shared_out(tasks: Sequence[Any], workers: int, backend: Backend) -> Iterator[tuple[str, int]]:
+    if workers == 1 and backend == "loky":
         yield from (run_problem(*task) for task in tasks)
         return
     from joblib import Parallel, delayed
 
-    yield from Parallel(n_jobs=workers, return_as="generator_unordered")(delayed(run_problem)(*task) for task in tasks)
+    with _engine(backend, workers):
+        # Ray's pool hands everything over at the end; cells are stored as they are done all the same.
+        order = "list" if backend == "ray" else "generator_unordered"
+        yield from Parallel(n_jobs=workers, return_as=order)(delayed(run_problem)(*task) for task in tasks)
+
+
+@contextmanager
+def _engine(backend: Backend, workers: int) -> Iterator[None]:
+    """Where joblib runs what is in the block: on a cluster if there is one, else on this machine."""
+    from joblib import parallel_config
+
+    with ExitStack() as stack:
+        try:
+            if backend == "ray":
+                stack.enter_context(_on_ray(workers))
+            elif backend == "dask":
+                stack.enter_context(_on_dask(workers))
+        except ImportError as error:
+            raise MissingExtraError(error.name or backend, backend, f"The backend {backend!r}") from None
+        stack.enter_context(parallel_config(backend))
+        yield
+
+
+@contextmanager
+def _on_ray(workers: int) -> Iterator[None]:
+    import ray
+    from ray.util.joblib import register_ray
+
+    register_ray()
+    if ray.is_initialized():
+        yield
+        return
+    own: dict[str, Any] = {"address": "local", "num_cpus": workers, "include_dashboard": False}
+    ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else own))
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _on_dask(workers: int) -> Iterator[None]:
+    from dask import config
+    from distributed import Client, get_client
+
+    try:
+        get_client()
+    except ValueError:  # nobody has connected yet
+        own: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+        with Client(**({} if config.get("scheduler-address", None) else own)):
+            yield
+    else:
+        yield
 
 
 def run_problem(

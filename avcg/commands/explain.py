@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from avcg.commands.wishes import listed
 from avcg.errors import SettingError
 from avcg.options import MEANING, at_least
 from avcg.outputs import check_output
 from avcg.progress import console, progress
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from rich.console import Console
 
-    from avcg.commands.answer_files import Answered
-    from avcg.commands.explaining import Answerer
+    from avcg.scale.answered import Answered
+    from avcg.scale.answering import Answerer, Totals
+    from avcg.scale.partitions import PartitionExplainer
 
 explain_app = typer.Typer()
 
 _KINDS = (".csv", ".parquet", ".json")
 _SHOWN = 10
 
+Source = Annotated[
+    str,
+    typer.Argument(metavar="ROWS", help="A .csv or .parquet file, a folder of .parquet files, or - for CSV on stdin."),
+]
 Target = Annotated[str | None, typer.Option(help="The outcome wanted (default: the --positive of avcg fit).")]
 Vary = Annotated[str | None, typer.Option(help="Columns that may change, e.g. income,months; others stay.")]
 Ranges = Annotated[
@@ -35,16 +38,20 @@ Out = Annotated[
     str | None,
     typer.Option(
         help="Where to write: .csv or .parquet (any size), or .json for avcg audit and avcg report (put together in"
-        " memory: at most 200,000 rows). A column that is there already, say 'status', makes ours 'avcg_status'."
+        " memory: at most 200,000 rows); a folder for a folder, where files that are answered already are not answered"
+        " again. A column that is there already, say 'status', makes ours 'avcg_status'."
     ),
 ]
 Chunk = Annotated[int, typer.Option(help="Rows held in memory at a time, rounded up to thousands.", min=1)]
+Workers = Annotated[
+    int, typer.Option(help="Processes, each with one thread, that parquet files are shared out among.", min=1)
+]
 
 
 @explain_app.command("explain")
 def explain(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that avcg fit, or AVCG.save, wrote.")],
-    rows: Annotated[str, typer.Argument(metavar="ROWS", help="A .csv or .parquet file, or - for CSV on stdin.")],
+    rows: Source,
     target: Target = None,
     n: Annotated[int, typer.Option("-n", help="Answers for each row.", min=1)] = 1,
     vary: Vary = None,
@@ -56,6 +63,7 @@ def explain(
         bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or list them.")
     ] = True,
     chunk: Chunk = 10_000,
+    workers: Workers = 1,
     out: Out = None,
     as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each answer, for machines.")] = False,
     seed: Annotated[
@@ -63,32 +71,98 @@ def explain(
     ] = None,
 ) -> None:
     """Tell for every row of a file what to change, and how sure that is."""
-    place = None if out is None else check_output(out, _KINDS)  # before what is slow
+    folder = Path(rows).is_dir()
+    place = _place(rows, out, folder=folder, workers=workers, as_json=as_json)  # before what is slow
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.commands.explaining import Answerer, Wish
+    from avcg.commands.explaining import ranges_of, varied, wanted
+    from avcg.scale.answering import TOGETHER, Totals, Wish, digest_of, opened
+    from avcg.scale.partitions import PartitionExplainer
 
+    # By the path that workers know it by, so that it is read once here.
+    artefact = opened(str(Path(directory).absolute()), digest_of(directory))
     wish = Wish(
-        target, n, listed(vary), tuple(ranges or ()), min_prob, max_changes, refine, only_denied=only_denied, seed=seed
-    )
-    answerer = Answerer(directory, wish)
-    name, shown = _answer_all(answerer, rows, place, chunk, as_json=as_json)
+        wanted(artefact, target), n, varied(artefact, vary), ranges_of(ranges or (), artefact.space.schema), min_prob,
+        max_changes, refine, only_denied, seed,
+    )  # fmt: skip
+    explainer, size = PartitionExplainer(directory, wish), -(-chunk // TOGETHER) * TOGETHER
+    totals, shown = Totals(), list[dict[str, object]]()
+    if place is not None and folder:
+        name = _answer_folder(explainer, rows, place, totals, workers, size)
+    elif place is not None and workers > 1:
+        name = _answer_shared(explainer, rows, place, totals, workers, size)
+    else:
+        name, shown = _answer_all(explainer.answerer(), rows, place, totals, size, as_json=as_json)
     if not as_json:
-        _say(console(), answerer, name, shown, place)
+        _say(console(), totals, wish.target, name, shown, place)
+
+
+def _place(rows: str, out: str | None, *, folder: bool, workers: int, as_json: bool) -> Path | None:
+    """Where to write, if what was asked for goes together."""
+    if folder:
+        if out is None or as_json:
+            raise SettingError("A folder of rows is answered into another, and nowhere else: give --out, not --json.")
+        return Path(out)
+    place = None if out is None else check_output(out, _KINDS)
+    if workers > 1 and (place is None or as_json or {Path(rows).suffix.lower(), place.suffix} != {".parquet"}):
+        raise SettingError(
+            "--workers shares out parquet files: give rows and --out as .parquet, or as folders, and not --json."
+        )
+    return place
+
+
+def _answer_folder(
+    explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
+) -> str:
+    """Answer all files of a folder; how to call them."""
+    from avcg.scale.shards import Shards
+
+    shards = Shards.of(rows, place, explainer)
+    with progress("Answering", len(shards.files)) as bar:
+        for done, each in enumerate(shards.answered(workers, size), start=1):
+            totals.add(each)
+            bar(done, f"{totals.rows:,} rows")
+    return f"{len(shards.files):,} files in {rows}"
+
+
+def _answer_shared(
+    explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
+) -> str:
+    """Answer one file by several processes; its name."""
+    from avcg.commands.explaining import open_rows_and_file
+    from avcg.commands.row_files import ParquetRows
+    from avcg.scale.files import ParquetAnswers
+    from avcg.scale.shards import answer_pieces
+
+    with (
+        open_rows_and_file(rows, place, explainer.answerer(), totals) as (source, writer),
+        progress("Answering", source.total or 1) as bar,
+    ):
+        assert isinstance(source, ParquetRows)
+        assert isinstance(writer, ParquetAnswers)
+        for table, each in answer_pieces(explainer, source, workers, size):
+            writer.add_table(table)
+            totals.add(each)
+            bar(totals.rows, f"{totals.rows:,} rows")
+    return source.name
 
 
 def _answer_all(
-    answerer: Answerer, rows: str, place: Path | None, chunk: int, *, as_json: bool
+    answerer: Answerer, rows: str, place: Path | None, totals: Totals, size: int, *, as_json: bool
 ) -> tuple[str, list[dict[str, object]]]:
     """Answer and write; the name of what was read, and the first answers."""
     from avcg.commands.answer_files import records
-    from avcg.commands.explaining import TOGETHER, open_rows_and_file
+    from avcg.commands.explaining import open_rows_and_file
 
-    size, shown = -(-chunk // TOGETHER) * TOGETHER, list[dict[str, object]]()
-    with open_rows_and_file(rows, place, answerer) as (source, writer), progress("Answering", source.total or 1) as bar:
+    shown = list[dict[str, object]]()
+    with (
+        open_rows_and_file(rows, place, answerer, totals) as (source, writer),
+        progress("Answering", source.total or 1) as bar,
+    ):
         for piece in source.pieces(size):
             blocks = answerer.answer(piece)
+            totals.count(piece, blocks)
             if writer is not None:
                 writer.add(blocks)
             for block in blocks:
@@ -97,7 +171,7 @@ def _answer_all(
                         typer.echo(line)
                 elif len(shown) < _SHOWN:
                     shown += _first(block, _SHOWN - len(shown))
-            bar(source.done, f"{answerer.totals.rows:,} rows")
+            bar(source.done, f"{totals.rows:,} rows")
     return source.name, shown
 
 
@@ -106,13 +180,14 @@ def _first(block: Answered, count: int) -> list[dict[str, object]]:
     return [{name: values[i] for name, values in own.items()} for i in range(min(count, len(block.each)))]
 
 
-def _say(screen: Console, answerer: Answerer, name: str, shown: list[dict[str, object]], place: Path | None) -> None:
+def _say(
+    screen: Console, totals: Totals, target: object, name: str, shown: list[dict[str, object]], place: Path | None
+) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    totals = answerer.totals
-    already = f", {totals.left_out:,} of which have {answerer.target!r} already" if totals.left_out else ""
+    already = f", {totals.left_out:,} of which have {target!r} already" if totals.left_out else ""
     screen.print(f"{totals.rows:,} rows of {name}{already}", markup=False)
     if place is None and shown:
         table = Table(box=box.SIMPLE_HEAD, title=f"The first {len(shown)} answers", title_justify="left")

@@ -41,11 +41,16 @@ def gpu(device: str, repeats: int) -> None:
         rate = _bare_rate(where, repeats)
         step, losses[where] = _training(model, recipe, X, where)
         generation, answers[where] = _generation(model, recipe, X, where)
-        for name, (work, pictures) in {"training": step, "generation": generation}.items():
+        works = {"training": step, "generation": generation}
+        if where != "cpu":
+            works["training, half"], losses["half"] = _training(model, replace(recipe, half=True), X, where)
+        for name, (work, pictures) in works.items():
             seconds = _median(work, where, repeats)
             found[name, where] = pictures / seconds
-            apart = _apart(losses if name == "training" else answers, where)
-            speed = operations[name] * pictures / seconds
+            apart = (
+                _apart(answers, where) if name == "generation" else _apart(losses, "half" if "half" in name else where)
+            )
+            speed = operations[name.partition(",")[0]] * pictures / seconds
             table.add_row(
                 f"{name}, {where}", f"{pictures / seconds:,.0f}", f"{1e-12 * speed:.2f}", f"{speed / rate:.2f}", apart
             )

@@ -1,0 +1,285 @@
+"""What is asked of every row, and a stored explainer that answers tables piece by piece."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from threadpoolctl import threadpool_limits
+
+from avcg.amortized import AVCG
+from avcg.answers import Counterfactuals
+from avcg.commands.row_pieces import ArrowPiece, TextPiece, readings_of, typed
+from avcg.commands.wishes import check_columns, label_of
+from avcg.encoding import Flags, Positions
+from avcg.errors import ArtefactError, DataError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.io.artefact import about, load
+from avcg.io.folder import FORMAT, VERSION, read_manifest
+from avcg.scale.answered import Answered
+from avcg.space import TabularSpace
+
+# Rows answered together at most, and what their number is a multiple of: the last digits of a probability depend on
+# how many there are where these do not fill a product's tiles, and answers must depend neither on how much of a file is
+# read at a time nor on how a table is cut into partitions.
+TOGETHER, TILE = 4096, 64
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of every row.
+
+    Attributes:
+        target: The outcome wanted; None: the one that the artefact was fitted for.
+        n: Answers for each row.
+        vary: The columns that may change; None: all that the schema lets.
+        ranges: By column, where it may go: the lowest and the highest, or categories.
+        min_prob: The probability that the model in force must give the target.
+        max_changes: How many columns may change at once.
+        refine: Whether to spend more time to come closer.
+        only_denied: Whether rows that have the outcome already are left out.
+        seed: Of the latents that are tried; None: as trained.
+
+    >>> Wish(target="yes", n=2, vary=["income", "months"]).vary
+    ('income', 'months')
+    """
+
+    target: Any = None
+    n: int = 1
+    vary: Sequence[str] | None = None
+    ranges: Mapping[str, Any] | None = None
+    min_prob: float | None = None
+    max_changes: int | None = None
+    refine: bool = False
+    only_denied: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        whole(self.n, "'n' of Wish", 1)
+        if self.vary is not None:
+            if isinstance(self.vary, str):
+                raise SettingError(f"The 'vary' of Wish must be a list of columns. Got {self.vary!r} instead.")
+            object.__setattr__(self, "vary", tuple(self.vary))
+        if self.min_prob is not None and not 0 < self.min_prob < 1:
+            raise SettingError(f"The 'min_prob' of Wish must be in (0, 1). Got {self.min_prob!r} instead.")
+        if self.max_changes is not None:
+            whole(self.max_changes, "'max_changes' of Wish", 1)
+        if self.seed is not None:
+            whole(self.seed, "'seed' of Wish", 0)
+        if not isinstance(self.refine, bool):
+            raise SettingError(f"The 'refine' of Wish must be True or False. Got {self.refine!r} instead.")
+
+
+@dataclass
+class Totals:
+    """What has been done.
+
+    Attributes:
+        rows: Read.
+        left_out: Of these, rows that have the outcome already.
+        statuses: Answers by their status.
+    """
+
+    rows: int = 0
+    left_out: int = 0
+    statuses: Counter[str] = field(default_factory=Counter)
+
+    def count(self, piece: TextPiece | ArrowPiece, blocks: Sequence[Answered]) -> None:
+        """One more piece, and the answers to it."""
+        self.rows += len(piece)
+        self.left_out += len(piece) - sum(len(block.places) for block in blocks)
+        for block in blocks:
+            self.statuses.update(block.found.statuses.tolist())
+
+    def add(self, other: Totals) -> None:
+        """What was done elsewhere."""
+        self.rows += other.rows
+        self.left_out += other.left_out
+        self.statuses += other.statuses
+
+    def noted(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"rows": self.rows, "left_out": self.left_out, "statuses": dict(sorted(self.statuses.items()))}
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A stored explainer of tables.
+
+    Attributes:
+        explainer: Fitted.
+        space: What it answers in.
+        noted: When it was stored.
+    """
+
+    explainer: AVCG
+    space: TabularSpace
+    noted: Mapping[str, Any]
+
+
+def digest_of(path: str) -> str:
+    """What tells an artefact from any other.
+
+    Raises:
+        ArtefactError: If there is none.
+    """
+    return str(read_manifest(path, FORMAT, VERSION)["sha256"])
+
+
+@lru_cache(maxsize=1)
+def opened(path: str, digest: str) -> Opened:
+    """An artefact, read once in a process.
+
+    Args:
+        path: Where it lies.
+        digest: Which one it is: answers of two must never be mixed.
+
+    Raises:
+        ArtefactError: If it cannot be opened, or is another.
+        SettingError: If it is about images.
+    """
+    explainer, noted = load(path), about(path)
+    if digest_of(path) != digest:
+        raise ArtefactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
+    if not isinstance(explainer.space_, TabularSpace):
+        raise SettingError(f"{path} is about images, and only tables are answered here. Use it from Python.")
+    return Opened(explainer, explainer.space_, noted)
+
+
+class Answerer:
+    """A stored explainer that answers pieces of tables.
+
+    Args:
+        artefact: The explainer.
+        wish: What is asked of every row.
+
+    Attributes:
+        target: The outcome wanted.
+        readings: How each column is read.
+
+    Raises:
+        AvcgError: If the wish cannot be meant.
+    """
+
+    def __init__(self, artefact: Opened, wish: Wish) -> None:
+        self._explainer, self._space, self._wish = artefact.explainer, artefact.space, wish
+        if wish.seed is not None:
+            self._explainer = copy.copy(artefact.explainer)  # which others use as well
+            self._explainer.random_state = wish.seed
+        self.target = _target(self._explainer.classes_.tolist(), wish, artefact.noted)
+        self.readings = readings_of(self._space.schema, artefact.noted.get("dtypes", {}))
+        check_columns("The 'vary' of Wish", wish.vary or (), self._space.schema.names)
+        self._space.restrict(wish.vary, wish.ranges, wish.max_changes)  # whatever is wrong with it is said now
+
+    def check(self, columns: Sequence[str], name: str) -> None:
+        """Whether a table has every column, and none twice.
+
+        Args:
+            columns: Of the table.
+            name: What to call it.
+
+        Raises:
+            DataError: With the first that is missing.
+        """
+        twice = sorted({one for one in columns if list(columns).count(one) > 1})
+        if twice:
+            raise DataError(f"{name} has column {enumerate_some(twice)} twice. Rename or drop one of them.")
+        for one in self._space.schema.names:
+            if one not in columns:
+                raise DataError(f"{name} has no column {one!r}. {did_you_mean(one, columns)}")
+
+    def check_schema(self, schema: Any, name: str) -> None:
+        """The same of a schema of pyarrow, and whether all columns are of kinds that can be read.
+
+        Raises:
+            DataError: With the first that is not.
+        """
+        self.check(schema.names, name)
+        typed(ArrowPiece(0, schema.empty_table(), name), self._space.schema, self.readings)
+
+    def answer(self, piece: TextPiece | ArrowPiece) -> list[Answered]:
+        """Answers to the rows of a piece, by one thread.
+
+        Raises:
+            DataError: If a row does not fit, with its place.
+        """
+        if not len(piece):
+            return []
+        rows = typed(piece, self._space.schema, self.readings)
+        # Sums in one order on every machine; and threads for so little work only wait for each other. Processes do not.
+        with threadpool_limits(1):
+            codes = self._encoded(piece, rows)
+            places = self._denied(rows, codes) if self._wish.only_denied else np.arange(len(rows))
+            return [
+                Answered(piece, group[:count], self._together(rows.iloc[group]).take(np.arange(count)))
+                for group, count in _groups(places)
+            ]
+
+    def _encoded(self, piece: TextPiece | ArrowPiece, rows: pd.DataFrame) -> torch.Tensor:
+        try:
+            return self._space.encode(rows)
+        except DataError as error:
+            _locate(self._space, piece, rows)
+            raise DataError(f"{piece.name}: {error}") from None
+
+    def _together(self, rows: pd.DataFrame) -> Counterfactuals:
+        wish = self._wish
+        return self._explainer.generate(
+            rows,
+            self.target,
+            n=wish.n,
+            vary=wish.vary,
+            ranges=wish.ranges,
+            min_prob=wish.min_prob,
+            max_changes=wish.max_changes,
+            refine=wish.refine,
+        )
+
+    def _denied(self, rows: pd.DataFrame, codes: torch.Tensor) -> Positions:
+        """Which rows do not have the outcome yet."""
+        target = self._explainer.classes_.tolist().index(self.target)
+        has_it: list[Flags] = []
+        for group, count in _groups(np.arange(len(rows))):
+            decider = self._explainer.decider_.seeing(rows.iloc[group])
+            found, wanted = decider.probabilities(codes[group]), torch.full((len(group),), target)
+            has_it.append(np.asarray(decider.valid(found, wanted, self._wish.min_prob))[:count])
+        return np.flatnonzero(~np.concatenate(has_it))
+
+
+def _groups(places: Positions) -> Iterator[tuple[Positions, int]]:
+    """At most `TOGETHER` places a time, and how many are meant: the last is repeated until tiles are full."""
+    for at in range(0, len(places), TOGETHER):
+        some = places[at : at + TOGETHER]
+        yield np.pad(some, (0, -len(some) % TILE), mode="edge"), len(some)
+
+
+def _target(classes: list[Any], wish: Wish, noted: Mapping[str, Any]) -> Any:
+    if wish.target is not None:
+        same = [label for label in classes if label == wish.target]
+        return same[0] if same else label_of("The 'target' of Wish", str(wish.target), classes)
+    if "positive" not in noted:
+        raise SettingError(
+            "This artefact does not say which outcome is wanted. Name it with the 'target' of Wish."
+            f" {did_you_mean('', classes)}"
+        )
+    return noted["positive"]
+
+
+def _locate(space: TabularSpace, piece: TextPiece | ArrowPiece, rows: pd.DataFrame) -> None:
+    """Say which row it was that could not be encoded: first about where, then exactly."""
+    size = max(1, int(len(rows) ** 0.5))
+    for at in range(0, len(rows), size):
+        try:
+            space.encode(rows.iloc[at : at + size])
+        except DataError:
+            for i in range(at, min(at + size, len(rows))):
+                try:
+                    space.encode(rows.iloc[[i]])
+                except DataError as error:
+                    raise DataError(f"{piece.where(i)}: {error}") from None
