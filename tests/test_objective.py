@@ -10,13 +10,17 @@ import pytest
 import torch
 
 from avcg import ImageSpace, Schema, TabularSpace, toys
+from avcg.decisions import Decider
 from avcg.errors import SettingError
 from avcg.generator import DiagonalNormal, Generator, Request
+from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
 from avcg.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
 from avcg.plausibility import Bank, nearest
-from avcg.recipe import Recipe, draw_targets, mean_squared
+from avcg.precision import full_precision, lower_precision
+from avcg.recipe import Lesson, Recipe, draw_targets, mean_squared
 from avcg.risk import Hinge, expected_log_likelihood, log_odds, worst_case
 
 
@@ -335,6 +339,47 @@ class TestBank:
         for p, apart in ((1.0, functools.partial(torch.cdist, p=1.0)), (2.0, torch.cdist)):
             expected = torch.stack([(point - rows).norm(p=p, dim=1).argsort()[:4] for point in x])
             assert torch.equal(nearest(x, rows, 4, apart), expected)
+
+
+class TestSteps:
+    @pytest.mark.parametrize("drawn", [False, True])
+    def test_steps_that_are_all_alike_have_the_loss_of_any_other(self, drawn):
+        """What is recorded on a GPU is the objective; here it is computed, and must be the same to the last bit."""
+        loans = toys.loans(n=200)
+        space = TabularSpace.fit(loans.schema, loans.X)
+        x = space.encode(loans.X)
+        network = mlp(x.shape[1], 2, (8,), dropout=0.2, generator=rng())
+        teachers = MCDropout(network) if drawn else FiniteSet(Stacked(network, draw_state(network, 4, rng())))
+        losses = []
+        for steady in (True, False):
+            generator = Generator(space, 2, decoder="latent", n_latent=3, encoder=(8,), layers=(8,), generator=rng())
+            recipe = replace(Recipe.paper(), n_hypotheses=4, n_latents=2)
+            decider = Decider(Stacked(network, {}), None)
+            lesson = Lesson(generator, space, x, teachers, decider, recipe, None, rng(1))
+            assert lesson.steady is not None
+            lesson.steady = lesson.steady if steady else None
+            each = [lesson(torch.arange(start, start + 32)) for start in (0, 32, 64)]
+            sum(each).backward()
+            gradients = [parameter.grad.clone() for parameter in generator.parameters()]
+            losses.append((torch.stack(each).detach(), gradients))
+        assert torch.equal(losses[0][0], losses[1][0])
+        assert all(torch.equal(a, b) for a, b in zip(losses[0][1], losses[1][1], strict=True))
+
+    @pytest.mark.parametrize("more", [{"temperature": (1.0, 0.3)}, {"requests": 0.4}, {"warm_up": 0.2}])
+    def test_steps_that_are_not_alike_are_not_recorded(self, more):
+        loans = toys.loans(n=50)
+        space = TabularSpace.fit(loans.schema, loans.X)
+        x, network = space.encode(loans.X), mlp(space.event_shape[0], 2, (4,), generator=rng())
+        generator = Generator(space, 2, decoder="latent", n_latent=2, encoder=(4,), layers=(4,), generator=rng())
+        recipe, one = replace(Recipe.paper(), **more), Stacked(network, {})
+        lesson = Lesson(generator, space, x, FiniteSet(one), Decider(one, None), recipe, None, rng())
+        assert lesson.steady is None
+        assert torch.isfinite(lesson(torch.arange(8)))
+
+    def test_precision_is_a_matter_of_gpus(self):
+        x = torch.randn(4, 3, generator=rng())
+        with full_precision(x.device), lower_precision(x.device, enabled=True):
+            assert (x @ x.T).dtype == torch.float32
 
 
 class TestRecipe:
