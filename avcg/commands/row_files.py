@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -199,6 +200,6 @@ class ParquetRows:
 
 
 def _check_twice(names: Sequence[str], where: str) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
         raise DataError(f"{where} has column {enumerate_some(twice)} twice. Rename or drop one of them.")

@@ -187,7 +187,7 @@ class Answerer:
         Raises:
             DataError: With the first that is missing.
         """
-        twice = sorted({one for one in columns if list(columns).count(one) > 1})
+        twice = sorted(one for one, count in Counter(columns).items() if count > 1)
         if twice:
             raise DataError(f"{name} has column {enumerate_some(twice)} twice. Rename or drop one of them.")
         for one in self._space.schema.names:
