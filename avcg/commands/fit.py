@@ -10,7 +10,7 @@ import typer
 
 from avcg.commands.wishes import listed
 from avcg.errors import MissingExtraError, SettingError
-from avcg.options import MEANING
+from avcg.options import MEANING, at_least
 from avcg.progress import console
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _lines(figures: dict[str, Any], positive: Any) -> list[tuple[str, str, str]]
     others = {status: count for status, count in figures["statuses"].items() if status != "ok"}
     lines += [(f"  {status}", f"{count:,}", MEANING[status]) for status, count in others.items()]
     if figures["survival"] is not None:
-        aside, provable = f"{figures['n_models']} models set aside", f"{figures['provable']:.2f} of all models"
+        aside, provable = f"{figures['n_models']} models set aside", f"{at_least(figures['provable'])} of all models"
         said = f"share of {aside} that agree, on average; promised: {figures['promise']}; all of them prove {provable}"
         lines.append(("survival", f"{figures['survival']:.3f}", said))
     if figures["distance"] is not None:
