@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from avcg.auditing import feasibility as feasibility
     from avcg.auditing import survival_curve as survival_curve
     from avcg.explainer import Explainer as Explainer
-    from avcg.features import Categorical as Categorical
-    from avcg.features import Continuous as Continuous
     from avcg.hypotheses import multiplicity as multiplicity
     from avcg.hypotheses.distributions import DeepEnsemble as DeepEnsemble
     from avcg.hypotheses.distributions import FiniteSet as FiniteSet
@@ -50,7 +48,9 @@ if TYPE_CHECKING:
     from avcg.objective import Weights as Weights
     from avcg.recipe import Recipe as Recipe
     from avcg.refine import Refinement as Refinement
-    from avcg.schema import Schema as Schema
+    from avcg.schema.features import Categorical as Categorical
+    from avcg.schema.features import Continuous as Continuous
+    from avcg.schema.schema import Schema as Schema
     from avcg.space import Space as Space
     from avcg.space import TabularSpace as TabularSpace
     from avcg.training import Training as Training
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 _HOME = {
     "AVCG": "avcg.amortized",
     "BlackBox": "avcg.models.blackbox",
-    "Categorical": "avcg.features",
+    "Categorical": "avcg.schema.features",
     "Classifier": "avcg.models.classifier",
-    "Continuous": "avcg.features",
+    "Continuous": "avcg.schema.features",
     "Counterfactuals": "avcg.answers",
     "DeepEnsemble": "avcg.hypotheses.distributions",
     "Explainer": "avcg.explainer",
@@ -78,7 +78,7 @@ _HOME = {
     "Refinement": "avcg.refine",
     "SWAG": "avcg.hypotheses.variational",
     "SampledWeights": "avcg.hypotheses.distributions",
-    "Schema": "avcg.schema",
+    "Schema": "avcg.schema.schema",
     "Space": "avcg.space",
     "TabularSpace": "avcg.space",
     "Training": "avcg.training",

@@ -31,7 +31,7 @@ from avcg.plausibility import Bank
 from avcg.questions import Question
 from avcg.recipe import Recipe, draw_targets, fit_generator
 from avcg.refine import Deadline, Refinement
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
 _HELD_SHARE, _HELD_LEAST, _HELD_CODES, _MARGINS = 0.15, 60, 100_000, 25

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from avcg import files
 from avcg.errors import DataError, SettingError, did_you_mean
-from avcg.features import Categorical
 from avcg.files import Source
-from avcg.schema import Schema
+from avcg.schema.features import Categorical
+from avcg.schema.schema import Schema
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases"
 _MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist"

@@ -36,7 +36,7 @@ from avcg.objective import target_log_probs
 from avcg.questions import Question, choose
 from avcg.refine import Deadline, Refinement, prune
 from avcg.risk import lower_log_odds
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.tries import CONFIDENCE, REFUSED, SLACK
 

@@ -15,9 +15,9 @@ import pandas as pd
 
 from avcg.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Continuous, Feature, Scalar
 from avcg.refusals import check_names, refuse_categories, refuse_gaps, refuse_numbers
-from avcg.schema import Kind, Schema
+from avcg.schema.features import Categorical, Continuous, Feature, Scalar
+from avcg.schema.schema import Kind, Schema
 
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from avcg.encoding import Encoding, Flags, Floats, Positions
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Continuous, Scalar, native
 from avcg.links import Link
+from avcg.schema.features import Categorical, Continuous, Scalar, native
 
 Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
 Ranges = Mapping[str, Any]

@@ -13,7 +13,7 @@ import numpy as np
 
 from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.errors import DataError, enumerate_some
-from avcg.features import Categorical, Continuous
+from avcg.schema.features import Categorical, Continuous
 
 
 @dataclass(frozen=True, eq=False)

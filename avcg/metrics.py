@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from avcg.encoding import Encoding
-from avcg.features import Continuous
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.plausibility import nearest
+from avcg.schema.features import Continuous
 
 # So many distances, or so many rows times hypotheses, are held at once.
 _PAIRS = 2**22

@@ -8,8 +8,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from avcg.features import Categorical, Continuous
-from avcg.schema import Schema
+from avcg.schema.features import Categorical, Continuous
+from avcg.schema.schema import Schema
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ import numpy as np
 
 from avcg.encoding import Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.errors import DataError
-from avcg.features import Continuous
 from avcg.freedom import Freedom, enterable, interval, own_slots
 from avcg.links import follow, leadable
+from avcg.schema.features import Continuous
 
 # A code says no more than this about a number, in units of its scale.
 _BLUR = 1e-7

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from avcg.errors import DataError, did_you_mean, enumerate_some
-from avcg.features import Categorical, native
+from avcg.schema.features import Categorical, native
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from avcg.encoding import Encoding, Flags, Values, is_gap
-from avcg.features import Categorical, Continuous
+from avcg.schema.features import Categorical, Continuous
 
 
 def values_of(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> Values:

@@ -20,13 +20,13 @@ from torch import Tensor
 from avcg import frames
 from avcg.encoding import Encoding, Flags, Positions, Scaling, Values
 from avcg.errors import DataError, SchemaError
-from avcg.features import Continuous
 from avcg.frames import Frame
 from avcg.freedom import Freedom, Ranges, Vary, random_requests
 from avcg.links import learn_links
 from avcg.projection import apart, changes, gated, project, restore, room, unit_charges, violations, without
 from avcg.relaxation import Relaxation
-from avcg.schema import Schema
+from avcg.schema.features import Continuous
+from avcg.schema.schema import Schema
 
 
 class Space(Protocol):

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from avcg.encoding import is_gap
-from avcg.features import native
+from avcg.schema.features import native
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import whole
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from command_line import FIT, QUICK, people, run
 import avcg
 from avcg import amortized, distillation
 from avcg.commands.learning import Lesson, read_lesson
-from avcg.features import Categorical, Continuous
 from avcg.io.artefact import about
+from avcg.schema.features import Categorical, Continuous
 from avcg.training import Training
 
 

@@ -74,8 +74,8 @@ class TestEncoding:
     def test_encoding_a_row_needs_neither_torch_nor_pandas(self):
         code = (
             "import sys, numpy as np\n"
-            "from avcg.schema import Schema\n"
-            "from avcg.features import Continuous, Categorical\n"
+            "from avcg.schema.schema import Schema\n"
+            "from avcg.schema.features import Continuous, Categorical\n"
             "from avcg.encoding import Encoding, Values\n"
             "from avcg.freedom import Freedom\n"
             "from avcg.projection import project\n"

@@ -19,7 +19,7 @@ from avcg.objective import target_log_probs
 from avcg.progress import progress
 from avcg.questions import Question
 from avcg.risk import log_odds
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 
 # Of Adam, as is usual.
 _FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from avcg.errors import MissingExtraError
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 
 _TREES = 200
 

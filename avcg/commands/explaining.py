@@ -11,11 +11,11 @@ from avcg.commands.answer_files import CsvAnswers, JsonAnswers, Writer
 from avcg.commands.row_files import ParquetRows, Rows, open_rows
 from avcg.commands.wishes import check_columns, label_of, listed, number_range, split_column
 from avcg.errors import DataError, SettingError, did_you_mean
-from avcg.features import Continuous
 from avcg.scale.answered import Layout
 from avcg.scale.answering import Answerer, Opened, Totals
 from avcg.scale.files import ParquetAnswers, whole_file
-from avcg.schema import Schema
+from avcg.schema.features import Continuous
+from avcg.schema.schema import Schema
 
 
 def wanted(artefact: Opened, text: str | None) -> Any:

@@ -26,7 +26,7 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.blackbox import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.recipe import Recipe
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import TabularSpace
 
 _HELD_SHARE, _FEWEST_ROWS, _MOST_OUTCOMES = 0.2, 20, 20

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from avcg.errors import DataError, MissingExtraError, did_you_mean
-from avcg.features import Categorical, Feature
-from avcg.schema import Schema
+from avcg.schema.features import Categorical, Feature
+from avcg.schema.schema import Schema
 
 Reading = Literal["whole", "decimal", "flag", "text"]
 # What pandas reads as nothing, so that models trained on its frames see the same gaps.

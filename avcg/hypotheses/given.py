@@ -16,7 +16,7 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.blackbox import BlackBox
 from avcg.models.from_sklearn import convertible, from_sklearn
 from avcg.models.opened import as_rows
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import TabularSpace
 
 

@@ -23,7 +23,7 @@ from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.fitting import fit_stacked
 from avcg.models.opened import as_rows, open_model
 from avcg.progress import progress
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.training import Training
 

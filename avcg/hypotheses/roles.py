@@ -9,13 +9,7 @@ from torch import Tensor
 
 from avcg.errors import SettingError, whole
 from avcg.hypotheses.asked import Asked
-from avcg.hypotheses.distributions import (
-    FiniteSet,
-    HypothesisDistribution,
-    Mixture,
-    model_in_force,
-    seeded,
-)
+from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, Mixture, model_in_force, seeded
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.space import TabularSpace
 

@@ -46,7 +46,7 @@ from avcg.io.tensors import read_tensors, write_tensors
 from avcg.objective import Weights
 from avcg.plausibility import Bank
 from avcg.recipe import Recipe, mean_squared
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.tables import pack_rows, unpack_rows
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from avcg.encoding import Codes, Encoding, Floats, Values
 from avcg.errors import ArtefactError, MissingExtraError
-from avcg.features import Continuous
 from avcg.freedom import Freedom
 from avcg.io.folder import misfit
 from avcg.links import Link
-from avcg.schema import Schema
+from avcg.schema.features import Continuous
+from avcg.schema.schema import Schema
 from avcg.tries import LATENTS_EACH, RETRY_LATENTS
 
 _SCALES = ("center", "scale", "low", "high")

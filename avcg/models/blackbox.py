@@ -16,7 +16,7 @@ from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean
 from avcg.frames import Frame, open_frame
 from avcg.models.affine import schema_with_gaps
 from avcg.models.opened import as_rows
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import TabularSpace
 
 # From a frame with the columns and dtypes of the training rows to (N, C) probabilities, or (N,) of a yes.

@@ -20,7 +20,7 @@ from avcg.models.affine import probabilities
 from avcg.models.fitting import fit_stacked
 from avcg.models.networks import cnn, mlp
 from avcg.models.opened import as_rows, class_positions
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import Space, TabularSpace
 from avcg.training import Epoch, Training
 

@@ -34,7 +34,7 @@ from avcg.errors import DataError, SettingError, did_you_mean
 from avcg.frames import open_frame
 from avcg.models.affine import INSTEAD, Affine, Converted, Probe, Transform, dense, not_taken, probabilities
 from avcg.models.opened import as_rows
-from avcg.schema import Schema
+from avcg.schema.schema import Schema
 from avcg.space import TabularSpace
 
 # Those whose decision_function is linear in their features.

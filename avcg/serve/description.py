@@ -8,9 +8,9 @@ from typing import Any
 
 from avcg.encoding import Encoding
 from avcg.errors import DataError
-from avcg.features import Categorical, Continuous, Feature
 from avcg.freedom import Freedom
-from avcg.schema import Schema
+from avcg.schema.features import Categorical, Continuous, Feature
+from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
 
 Example = Mapping[str, Any]

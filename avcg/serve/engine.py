@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.encoding import Encoding
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
-from avcg.features import Continuous, Feature, native
 from avcg.freedom import Freedom
 from avcg.options import Row
-from avcg.schema import Schema
+from avcg.schema.features import Continuous, Feature, native
+from avcg.schema.schema import Schema
 from avcg.tries import CONFIDENCE
 
 if TYPE_CHECKING:

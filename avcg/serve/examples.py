@@ -9,9 +9,9 @@ from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import readings_of, typed
 from avcg.encoding import is_gap
 from avcg.errors import DataError
-from avcg.features import Categorical, Feature
 from avcg.refusals import check_names
-from avcg.schema import Schema
+from avcg.schema.features import Categorical, Feature
+from avcg.schema.schema import Schema
 
 
 def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dict[str, Any]]:

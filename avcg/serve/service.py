@@ -19,9 +19,9 @@ from starlette.exceptions import HTTPException
 
 import avcg
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean
-from avcg.features import Categorical
 from avcg.options import MEANING, MOST_ANSWERS, Option, Row
-from avcg.schema import Schema
+from avcg.schema.features import Categorical
+from avcg.schema.schema import Schema
 from avcg.serve.description import assumption, check_examples, describe
 from avcg.serve.engine import Auditor, Engine
 from avcg.serve.guard import Guard

@@ -9,9 +9,9 @@ from exchange import Positions
 from numpy.typing import NDArray
 
 from avcg.evaluation import Context
-from avcg.features import Continuous
 from avcg.metrics import columns_changed, l1_distance, model_agreement
-from avcg.schema import Schema
+from avcg.schema.features import Continuous
+from avcg.schema.schema import Schema
 from avcg.space import TabularSpace
 
 MEASURES = ("answered", "valid", "survival", "L1", "columns", "broken")

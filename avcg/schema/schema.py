@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.features import Categorical, Change, Continuous, Feature, Scalar, finite, native
+from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, finite, native
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
@@ -225,12 +225,12 @@ class Schema:
             X: Rows whose lowest and highest numbers are shown where the schema sets no range; None: "as in the data".
         """
         from avcg.frames import number_ranges
-        from avcg.wording import describe
+        from avcg.schema.describe import describe
 
         return describe(self, {} if X is None else number_ranges(X, self))
 
     def __repr__(self) -> str:
-        from avcg.wording import table
+        from avcg.schema.describe import table
 
         return table(self)
 

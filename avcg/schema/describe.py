@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avcg.features import Categorical, Continuous, Feature
-from avcg.schema import Schema
+from avcg.schema.features import Categorical, Continuous, Feature
+from avcg.schema.schema import Schema
 
 Seen = Mapping[str, tuple[float, float]]
 

@@ -1,0 +1,1 @@
+"""What a column is, and what an answer may do to it."""
