@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from avcg.hypotheses.retraining import retrains as retrains
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
-    from avcg.images import ImageSpace as ImageSpace
     from avcg.io.artefact import load as load
     from avcg.models.blackbox import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
@@ -51,8 +50,9 @@ if TYPE_CHECKING:
     from avcg.schema.features import Categorical as Categorical
     from avcg.schema.features import Continuous as Continuous
     from avcg.schema.schema import Schema as Schema
-    from avcg.space import Space as Space
-    from avcg.space import TabularSpace as TabularSpace
+    from avcg.space.base import Space as Space
+    from avcg.space.images import ImageSpace as ImageSpace
+    from avcg.space.tabular import TabularSpace as TabularSpace
     from avcg.training import Training as Training
 
 _HOME = {
@@ -67,7 +67,7 @@ _HOME = {
     "FiniteSet": "avcg.hypotheses.distributions",
     "GaussianPosterior": "avcg.hypotheses.distributions",
     "HypothesisDistribution": "avcg.hypotheses.distributions",
-    "ImageSpace": "avcg.images",
+    "ImageSpace": "avcg.space.images",
     "Laplace": "avcg.hypotheses.laplace",
     "MCDropout": "avcg.hypotheses.dropout",
     "MeanFieldVI": "avcg.hypotheses.variational",
@@ -79,8 +79,8 @@ _HOME = {
     "SWAG": "avcg.hypotheses.variational",
     "SampledWeights": "avcg.hypotheses.distributions",
     "Schema": "avcg.schema.schema",
-    "Space": "avcg.space",
-    "TabularSpace": "avcg.space",
+    "Space": "avcg.space.tabular",
+    "TabularSpace": "avcg.space.tabular",
     "Training": "avcg.training",
     "Weights": "avcg.objective",
     "attach_dropout": "avcg.noise",

@@ -22,7 +22,6 @@ from avcg.decisions import Decider
 from avcg.diagnostics import look, warn_of_collapse
 from avcg.distillation import Distillation
 from avcg.errors import DataError
-from avcg.frames import take_rows
 from avcg.generator import Generator
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
 from avcg.models.blackbox import BlackBox
@@ -32,6 +31,7 @@ from avcg.questions import Question
 from avcg.recipe import Recipe, draw_targets, fit_generator
 from avcg.refine import Deadline, Refinement
 from avcg.schema.schema import Schema
+from avcg.space.frames import take_rows
 
 # Rows kept from training to choose the margin by, and how many margins are tried.
 _HELD_SHARE, _HELD_LEAST, _HELD_CODES, _MARGINS = 0.15, 60, 100_000, 25

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avcg.certificates import Certificate, Floats
-from avcg.encoding import Flags
 from avcg.errors import DataError, SettingError, whole
-from avcg.frames import take_rows
 from avcg.options import MEANING, Option, Row, at_least
-from avcg.tables import pack_rows, plain, unpack_rows
+from avcg.space.encoding import Flags
+from avcg.space.frames import take_rows
+from avcg.space.serialize import pack_rows, plain, unpack_rows
 
 _FORMAT, _VERSION = "avcg.counterfactuals", 1
 _SHOWN_ROWS, _SHOWN_CHANGES = 6, 4

@@ -17,13 +17,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from avcg.answers import Counterfactuals
 from avcg.certificates import clopper_pearson
-from avcg.encoding import Flags
 from avcg.errors import DataError, SettingError
 from avcg.explainer import Explainer
 from avcg.grouping import groups_of, share_of
 from avcg.judging import Panel, Votes, replacements
 from avcg.options import MEANING
-from avcg.tables import plain
+from avcg.space.encoding import Flags
+from avcg.space.serialize import plain
 
 TOLD = ("ok", "not_robust")  # statuses of answers that somebody was told as valid
 _FORMAT, _VERSION = "avcg.audit", 1

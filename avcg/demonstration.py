@@ -26,7 +26,7 @@ from avcg.options import Option, at_least
 from avcg.outputs import write_whole
 from avcg.recipe import Recipe
 from avcg.report.plots import check_picture, plot_changes
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 if TYPE_CHECKING:
     from rich.console import Console

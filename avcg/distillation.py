@@ -24,7 +24,7 @@ from avcg.questions import Question
 from avcg.ramps import Ramps
 from avcg.refine import Deadline, prune
 from avcg.risk import lower_log_odds
-from avcg.space import Space
+from avcg.space.base import Space
 from avcg.training import Training
 
 _HIDDEN = (64, 64)

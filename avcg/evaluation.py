@@ -19,9 +19,7 @@ from torch import Tensor
 from avcg.amortized import AVCG
 from avcg.certificates import clopper_pearson
 from avcg.decisions import Decider
-from avcg.encoding import Encoding
 from avcg.explainer import Explainer
-from avcg.frames import take_rows
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.metrics import (
@@ -43,7 +41,10 @@ from avcg.metrics import (
 )
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.opened import class_positions
-from avcg.space import Space, TabularSpace
+from avcg.space.base import Space
+from avcg.space.encoding import Encoding
+from avcg.space.frames import take_rows
+from avcg.space.tabular import TabularSpace
 
 # From codes to the codes of what a proper row would be; see `avcg.numeric.NumericReading`.
 Reread = Callable[[Tensor], Tensor]

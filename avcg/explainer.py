@@ -25,11 +25,9 @@ from avcg.answers import Counterfactuals, repeated_answers
 from avcg.certificates import certify
 from avcg.decisions import Decider
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
-from avcg.frames import take_rows
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, PointMass, check_same_reading
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.roles import Roles
-from avcg.images import ImageSpace
 from avcg.models.blackbox import BlackBox
 from avcg.models.opened import Model, as_rows, class_positions
 from avcg.objective import target_log_probs
@@ -37,7 +35,10 @@ from avcg.questions import Question, choose
 from avcg.refine import Deadline, Refinement, prune
 from avcg.risk import lower_log_odds
 from avcg.schema.schema import Schema
-from avcg.space import Space, TabularSpace
+from avcg.space.base import Space
+from avcg.space.frames import take_rows
+from avcg.space.images import ImageSpace
+from avcg.space.tabular import TabularSpace
 from avcg.tries import CONFIDENCE, REFUSED, SLACK
 
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.

@@ -13,7 +13,7 @@ from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.errors import SettingError
 from avcg.models.networks import cnn, conv_painter, conv_translator, mlp
-from avcg.space import Space
+from avcg.space.base import Space
 
 Decoder = Literal["latent", "full", "residual"]
 

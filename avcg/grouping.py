@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from avcg.certificates import clopper_pearson
 from avcg.errors import DataError, did_you_mean
-from avcg.tables import plain
+from avcg.space.serialize import plain
 
 _BANDS, MISSING = 4, "missing"
 

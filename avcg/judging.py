@@ -19,16 +19,16 @@ from sklearn.utils.validation import check_is_fitted
 from avcg.answers import Counterfactuals
 from avcg.baselines.descent import GradientSearch
 from avcg.certificates import Floats
-from avcg.encoding import Flags, Positions
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
 from avcg.explainer import Explainer
-from avcg.frames import open_frame, take_rows
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_same_reading
 from avcg.hypotheses.given import gather
 from avcg.hypotheses.predictors import Opaque
 from avcg.models.blackbox import BlackBox
 from avcg.models.from_sklearn import convertible
-from avcg.space import TabularSpace
+from avcg.space.encoding import Flags, Positions
+from avcg.space.frames import open_frame, take_rows
+from avcg.space.tabular import TabularSpace
 
 _DRAWS = 50  # from a distribution that never runs out
 

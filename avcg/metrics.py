@@ -13,11 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from avcg.encoding import Encoding
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.plausibility import nearest
 from avcg.schema.features import Continuous
+from avcg.space.encoding import Encoding
 
 # So many distances, or so many rows times hypotheses, are held at once.
 _PAIRS = 2**22

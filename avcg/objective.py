@@ -12,7 +12,7 @@ from torch import Tensor
 from avcg.generator import DiagonalNormal, Generator, Proposal, Request
 from avcg.hypotheses.predictors import Predictors
 from avcg.risk import Risk
-from avcg.space import Space
+from avcg.space.base import Space
 
 # (..., B, *event) answers and (B, *event) factuals to (..., B).
 Distance = Callable[[Tensor, Tensor], Tensor]

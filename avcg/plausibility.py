@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors
-from avcg.space import Space
+from avcg.space.base import Space
 
 # Distances of so many pairs at a time are held at once.
 _PAIRS = 2**24

@@ -20,7 +20,8 @@ from avcg.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.precision import lower_precision
 from avcg.recorded import SteadyLoss
 from avcg.risk import Hinge, Risk, expected_log_likelihood
-from avcg.space import Space, TabularSpace
+from avcg.space.base import Space
+from avcg.space.tabular import TabularSpace
 from avcg.training import Epoch, Training, train
 
 # An epoch has at least so many rows: few rows are gone through several times.

@@ -16,7 +16,7 @@ from avcg.generator import Generator, Request
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.objective import Distance, Draws, Weights, objective
 from avcg.risk import Hinge, Risk
-from avcg.space import Space
+from avcg.space.base import Space
 
 
 class SteadyLoss:

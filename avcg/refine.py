@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avcg.errors import SettingError, whole
 from avcg.generator import DiagonalNormal
-from avcg.space import Space
+from avcg.space.base import Space
 
 # From (M, *event) candidates and (M,) which row each is for, to (M,) whether it will do.
 Accept = Callable[[Tensor, Tensor], Tensor]

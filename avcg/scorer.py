@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.encoding import Codes, Flags, Floats, Positions, Values
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
-from avcg.freedom import Freedom, Ranges, Vary, interval
 from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.options import Option, Row, Status
-from avcg.projection import allowed_entries, apart, changes, charges, project, restore, without
-from avcg.rows import values_of, written
 from avcg.schema.features import native
 from avcg.schema.schema import Schema
+from avcg.space.constraints import Freedom, Ranges, Vary, interval
+from avcg.space.encoding import Codes, Flags, Floats, Positions, Values
+from avcg.space.project import allowed_entries, apart, changes, charges, project, restore, without
+from avcg.space.records import values_of, written
 from avcg.tries import (
     A_LITTLE,
     CONFIDENCE,

@@ -12,7 +12,7 @@ from avcg.explainer import Explainer
 from avcg.hypotheses.distributions import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
 from avcg.options import MEANING
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 
 def check_hypotheses(distribution: HypothesisDistribution, x: Tensor, n: int = 6) -> None:

@@ -49,13 +49,13 @@ from avcg.hypotheses import retraining
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.hypotheses.roles import Roles
-from avcg.images import ImageSpace
 from avcg.models.fitting import fit_stacked
 from avcg.models.networks import draw_state, mlp
 from avcg.objective import target_log_probs
 from avcg.questions import Question
 from avcg.ramps import Ramps
 from avcg.risk import lower_log_odds
+from avcg.space.images import ImageSpace
 from avcg.testing import check_explainer, check_hypotheses
 from avcg.training import Training
 

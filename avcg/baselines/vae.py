@@ -8,7 +8,7 @@ from torch import Tensor
 from avcg.explainer import Explainer
 from avcg.generator import Generator, Request
 from avcg.questions import Question
-from avcg.space import Space
+from avcg.space.base import Space
 from avcg.training import Training, train
 
 _STEPS, _ROWS = 2000, 128

@@ -26,7 +26,7 @@ from avcg.models.blackbox import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.models.opened import class_positions
 from avcg.numeric import NumericReading
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 from avcg.training import Training
 
 # Streams of chance that must not meet: what methods draw, what judges draw.

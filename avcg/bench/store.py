@@ -12,7 +12,7 @@ import pandas as pd
 
 from avcg.bench.protocol import plain_name
 from avcg.errors import DataError
-from avcg.images import Pixels
+from avcg.space.images import Pixels
 
 _DIGITS = "%.5g"
 KEYS = ["dataset", "seed", "method", "epsilon"]

@@ -18,7 +18,7 @@ from avcg.certificates import Certificate
 from avcg.commands.row_files import Rows
 from avcg.errors import DataError
 from avcg.scale.answered import Answered, own_names, written
-from avcg.tables import plain
+from avcg.space.serialize import plain
 
 MOST_JSON = 200_000  # rows of answers that are put together in memory
 

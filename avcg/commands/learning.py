@@ -18,7 +18,6 @@ from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
 from avcg.commands.wishes import check_columns, label_of, number_range, split_column
 from avcg.errors import DataError, SettingError, enumerate_some
-from avcg.frames import MOST_CATEGORIES
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.given import given
 from avcg.hypotheses.retraining import How, retrains
@@ -27,7 +26,8 @@ from avcg.models.blackbox import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.recipe import Recipe
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.frames import MOST_CATEGORIES
+from avcg.space.tabular import TabularSpace
 
 _HELD_SHARE, _FEWEST_ROWS, _MOST_OUTCOMES = 0.2, 20, 20
 _MOST_DECIMALS = 4

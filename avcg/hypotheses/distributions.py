@@ -17,7 +17,8 @@ from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.blackbox import BlackBox
 from avcg.models.opened import Model, open_model
 from avcg.noise import output_layer
-from avcg.space import Space, TabularSpace
+from avcg.space.base import Space
+from avcg.space.tabular import TabularSpace
 
 
 @runtime_checkable

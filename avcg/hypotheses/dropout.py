@@ -15,7 +15,7 @@ from avcg.hypotheses.distributions import check_count, seeded
 from avcg.hypotheses.predictors import Loss, Stacked
 from avcg.models.opened import Model, Opened, open_model
 from avcg.noise import Site, draw_masks, with_noise, with_rate
-from avcg.space import Space
+from avcg.space.base import Space
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from avcg.models.blackbox import BlackBox
 from avcg.models.from_sklearn import convertible, from_sklearn
 from avcg.models.opened import as_rows
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 
 def given(

@@ -20,7 +20,7 @@ from avcg.errors import DataError, SettingError
 from avcg.hypotheses.distributions import Factor, GaussianPosterior
 from avcg.models.opened import Model, open_model
 from avcg.noise import output_layer
-from avcg.space import Space
+from avcg.space.base import Space
 
 _ROWS = 1024  # at a time
 

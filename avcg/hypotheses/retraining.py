@@ -14,7 +14,6 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, whole
-from avcg.frames import take_rows
 from avcg.hypotheses.distributions import FiniteSet, check_count
 from avcg.hypotheses.given import gather
 from avcg.hypotheses.predictors import Stacked
@@ -24,7 +23,9 @@ from avcg.models.fitting import fit_stacked
 from avcg.models.opened import as_rows, open_model
 from avcg.progress import progress
 from avcg.schema.schema import Schema
-from avcg.space import Space, TabularSpace
+from avcg.space.base import Space
+from avcg.space.frames import take_rows
+from avcg.space.tabular import TabularSpace
 from avcg.training import Training
 
 How = Literal["seed", "bootstrap", "subsample"]

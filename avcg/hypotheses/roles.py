@@ -11,7 +11,7 @@ from avcg.errors import SettingError, whole
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, Mixture, model_in_force, seeded
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 # Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
 _ONE_IN = 4

@@ -16,7 +16,7 @@ from avcg.hypotheses.batched import stacked_forward
 from avcg.hypotheses.distributions import Factor, GaussianPosterior, seeded, unflatten
 from avcg.models.fitting import StackedLoss, fit_stacked, mean_cross_entropy
 from avcg.models.opened import Model, open_model
-from avcg.space import Space
+from avcg.space.base import Space
 from avcg.training import Epoch, Training, train
 
 

@@ -27,7 +27,6 @@ from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Remote, Stacked
 from avcg.hypotheses.roles import Roles
-from avcg.images import ImageSpace
 from avcg.io.folder import (
     FORMAT,
     VERSION,
@@ -47,8 +46,10 @@ from avcg.objective import Weights
 from avcg.plausibility import Bank
 from avcg.recipe import Recipe, mean_squared
 from avcg.schema.schema import Schema
-from avcg.space import Space, TabularSpace
-from avcg.tables import pack_rows, unpack_rows
+from avcg.space.base import Space
+from avcg.space.images import ImageSpace
+from avcg.space.serialize import pack_rows, unpack_rows
+from avcg.space.tabular import TabularSpace
 
 _WEIGHTS = "weights.safetensors"
 # Rows by which models are recognised: of each class, and crossed from two, which lie where trees differ.

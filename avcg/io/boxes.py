@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, MissingExtraError
 from avcg.models.blackbox import BlackBox
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 # What an entry looks like.
 BOX = {

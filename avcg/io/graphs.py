@@ -22,9 +22,9 @@ from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
 from avcg.options import MOST_ANSWERS
-from avcg.relaxation import Relaxation
 from avcg.scorer import GENERATOR, JUDGES, TABLES
-from avcg.space import TabularSpace
+from avcg.space.relax import Relaxation
+from avcg.space.tabular import TabularSpace
 from avcg.tries import CONFIDENCE, LATENTS_EACH
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from avcg.io.folder import misfit
 from avcg.io.networks import build, describe
 from avcg.models.blackbox import BlackBox
 from avcg.models.opened import open_model
-from avcg.tables import pack_rows, unpack_rows
+from avcg.space.serialize import pack_rows, unpack_rows
 
 # What hypotheses, networks and black boxes look like.
 _KINDS = (

@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.encoding import Codes, Encoding, Floats, Values
 from avcg.errors import ArtefactError, MissingExtraError
-from avcg.freedom import Freedom
 from avcg.io.folder import misfit
-from avcg.links import Link
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
+from avcg.space.constraints import Freedom
+from avcg.space.encoding import Codes, Encoding, Floats, Values
+from avcg.space.links import Link
 from avcg.tries import LATENTS_EACH, RETRY_LATENTS
 
 _SCALES = ("center", "scale", "low", "high")

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
-from avcg.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some
-from avcg.frames import Frame, open_frame, read_values, take_rows, write_values
 from avcg.models.opened import as_rows
 from avcg.schema.features import Continuous, Feature
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
+from avcg.space.frames import Frame, open_frame, read_values, take_rows, write_values
+from avcg.space.tabular import TabularSpace
 
 # From rows of the kind that was given to (N, F) features: an array, a sparse matrix, a frame or a tensor.
 Transform = Callable[[Any], Any]

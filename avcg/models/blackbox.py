@@ -13,11 +13,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
-from avcg.frames import Frame, open_frame
 from avcg.models.affine import schema_with_gaps
 from avcg.models.opened import as_rows
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.frames import Frame, open_frame
+from avcg.space.tabular import TabularSpace
 
 # From a frame with the columns and dtypes of the training rows to (N, C) probabilities, or (N,) of a yes.
 Ask = Callable[[pd.DataFrame], Any]

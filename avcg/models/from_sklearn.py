@@ -29,13 +29,13 @@ from sklearn.svm import LinearSVC
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from avcg.encoding import Floats
 from avcg.errors import DataError, SettingError, did_you_mean
-from avcg.frames import open_frame
 from avcg.models.affine import INSTEAD, Affine, Converted, Probe, Transform, dense, not_taken, probabilities
 from avcg.models.opened import as_rows
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.encoding import Floats
+from avcg.space.frames import open_frame
+from avcg.space.tabular import TabularSpace
 
 # Those whose decision_function is linear in their features.
 _LINEAR = (

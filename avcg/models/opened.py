@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, enumerate_some
-from avcg.space import Space
+from avcg.space.base import Space
 
 
 class Fitted(Protocol):

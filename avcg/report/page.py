@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from avcg.encoding import is_gap
 from avcg.grouping import MISSING
+from avcg.space.encoding import is_gap
 
 _LONGEST = 80  # characters of a value; a page is for looking at
 

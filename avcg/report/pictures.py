@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from avcg.answers import Counterfactuals
 from avcg.explainer import Explainer
-from avcg.images import ImageSpace, Pixels
+from avcg.space.images import ImageSpace, Pixels
 
 _LARGEST = 96  # pixels of a side
 # What rises is blue and what falls is vermilion, told apart by those who see no red or no green; grey: as before.

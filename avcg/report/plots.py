@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from avcg.answers import Counterfactuals
-from avcg.encoding import is_gap
 from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
 from avcg.options import Option, Row, at_least
+from avcg.space.encoding import is_gap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

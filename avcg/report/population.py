@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 from avcg.answers import Counterfactuals
 from avcg.auditing import TOLD
 from avcg.certificates import Floats
-from avcg.encoding import Flags
 from avcg.errors import DataError
 from avcg.explainer import Explainer
-from avcg.frames import take_rows
 from avcg.grouping import groups_of, share_of
 from avcg.hypotheses.multiplicity import disagreement, viable_prediction_range
 from avcg.models.opened import class_positions
 from avcg.options import MEANING
 from avcg.report.svg import Quartiles
-from avcg.space import TabularSpace
-from avcg.tables import plain
+from avcg.space.encoding import Flags
+from avcg.space.frames import take_rows
+from avcg.space.serialize import plain
+from avcg.space.tabular import TabularSpace
 
 _MOVES = 3  # of a category that are named
 _ROWS_AT_ONCE = 4096  # that models are asked about

@@ -11,9 +11,9 @@ import numpy as np
 
 from avcg.answers import Counterfactuals
 from avcg.commands.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
-from avcg.encoding import Positions
 from avcg.errors import DataError
-from avcg.tables import plain
+from avcg.space.encoding import Positions
+from avcg.space.serialize import plain
 
 # How an answer went, with the type that parquet gives it.
 OWN = {

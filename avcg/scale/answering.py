@@ -18,12 +18,12 @@ from avcg.amortized import AVCG
 from avcg.answers import Counterfactuals
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, readings_of, typed
 from avcg.commands.wishes import check_columns, label_of
-from avcg.encoding import Flags, Positions
 from avcg.errors import ArtefactError, DataError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.io.artefact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
 from avcg.scale.answered import Answered
-from avcg.space import TabularSpace
+from avcg.space.encoding import Flags, Positions
+from avcg.space.tabular import TabularSpace
 
 # Rows answered together at most, and what their number is a multiple of: the last digits of a probability depend on
 # how many there are where these do not fill a product's tiles, and answers must depend neither on how much of a file is

@@ -88,7 +88,7 @@ class Schema:
         >>> [feature.kind for feature in schema.features]
         ['whole number', 'category', 'ordered category']
         """
-        from avcg.frames import infer_features
+        from avcg.space.frames import infer_features
 
         return cls(infer_features(frame, kinds or {}))
 
@@ -224,8 +224,8 @@ class Schema:
         Args:
             X: Rows whose lowest and highest numbers are shown where the schema sets no range; None: "as in the data".
         """
-        from avcg.frames import number_ranges
         from avcg.schema.describe import describe
+        from avcg.space.frames import number_ranges
 
         return describe(self, {} if X is None else number_ranges(X, self))
 

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from avcg.encoding import Encoding
 from avcg.errors import DataError
-from avcg.freedom import Freedom
 from avcg.schema.features import Categorical, Continuous, Feature
 from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
+from avcg.space.constraints import Freedom
+from avcg.space.encoding import Encoding
 
 Example = Mapping[str, Any]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from avcg.encoding import Encoding
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
-from avcg.freedom import Freedom
 from avcg.options import Row
 from avcg.schema.features import Continuous, Feature, native
 from avcg.schema.schema import Schema
+from avcg.space.constraints import Freedom
+from avcg.space.encoding import Encoding
 from avcg.tries import CONFIDENCE
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class ExplainerEngine:
     """
 
     def __init__(self, explainer: Explainer, assumption: str | None = None) -> None:
-        from avcg.space import TabularSpace
+        from avcg.space.tabular import TabularSpace
 
         if not isinstance(explainer.space_, TabularSpace):
             raise SettingError("The service answers about rows of a table. This explainer reads images.")

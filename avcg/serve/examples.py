@@ -7,11 +7,11 @@ from typing import Any
 
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import readings_of, typed
-from avcg.encoding import is_gap
 from avcg.errors import DataError
-from avcg.refusals import check_names
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema
+from avcg.space.encoding import is_gap
+from avcg.space.validation import check_names
 
 
 def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dict[str, Any]]:

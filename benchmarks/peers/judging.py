@@ -12,7 +12,7 @@ from avcg.evaluation import Context
 from avcg.metrics import columns_changed, l1_distance, model_agreement
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
-from avcg.space import TabularSpace
+from avcg.space.tabular import TabularSpace
 
 MEASURES = ("answered", "valid", "survival", "L1", "columns", "broken")
 

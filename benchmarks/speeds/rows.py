@@ -88,6 +88,8 @@ def space(rows: int, repeats: int) -> None:
     table.add_row("avcg, as a dict", f"{1e6 * one:.1f}", "at most 50")
     table.add_row("scikit-learn, as a frame", f"{1e6 * other:.0f}", f"{other / one:.0f} times ours")
     Console().print(table)
-    code = "import sys, avcg.encoding; print({'torch', 'pandas'} & set(sys.modules) or 'neither torch nor pandas')"
+    code = (
+        "import sys, avcg.space.encoding; print({'torch', 'pandas'} & set(sys.modules) or 'neither torch nor pandas')"
+    )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
     print(f"importing the encoder loads {loaded}")

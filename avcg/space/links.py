@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from avcg.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.errors import DataError, enumerate_some
 from avcg.schema.features import Categorical, Continuous
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.encoding import Encoding, Positions
-from avcg.freedom import Freedom, enterable, interval
-from avcg.links import Link, between_knots, leadable
+from avcg.space.constraints import Freedom, enterable, interval
+from avcg.space.encoding import Encoding, Positions
+from avcg.space.links import Link, between_knots, leadable
 
 # Beyond so many units of code, more room makes no difference to a decoder.
 _FAR = 3.0

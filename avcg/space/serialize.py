@@ -8,8 +8,8 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 
-from avcg.encoding import is_gap
 from avcg.schema.features import native
+from avcg.space.encoding import is_gap
 
 
 def plain(value: Any) -> Any:

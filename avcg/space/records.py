@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from avcg.encoding import Encoding, Flags, Values, is_gap
 from avcg.schema.features import Categorical, Continuous
+from avcg.space.encoding import Encoding, Flags, Values, is_gap
 
 
 def values_of(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> Values:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from avcg.encoding import Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.errors import DataError
-from avcg.freedom import Freedom, enterable, interval, own_slots
-from avcg.links import follow, leadable
 from avcg.schema.features import Continuous
+from avcg.space.constraints import Freedom, enterable, interval, own_slots
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values, multiple
+from avcg.space.links import follow, leadable
 
 # A code says no more than this about a number, in units of its scale.
 _BLUR = 1e-7

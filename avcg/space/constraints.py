@@ -15,10 +15,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.encoding import Encoding, Flags, Floats, Positions
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.links import Link
 from avcg.schema.features import Categorical, Continuous, Scalar, native
+from avcg.space.encoding import Encoding, Flags, Floats, Positions
+from avcg.space.links import Link
 
 Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
 Ranges = Mapping[str, Any]

@@ -13,11 +13,11 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 
-from avcg.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
-from avcg.refusals import check_names, refuse_categories, refuse_gaps, refuse_numbers
 from avcg.schema.features import Categorical, Continuous, Feature, Scalar
 from avcg.schema.schema import Kind, Schema
+from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
+from avcg.space.validation import check_names, refuse_categories, refuse_gaps, refuse_numbers
 
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError
-from avcg.refusals import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 from avcg.schema.features import Categorical, Continuous, Scalar, native
 from avcg.schema.schema import Schema
+from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.float32]

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from avcg.errors import DataError, SchemaError
-from avcg.relaxation import inward_clamp
+from avcg.space.relax import inward_clamp
 
 Pixels = NDArray[Any]
 Layout = Literal["none", "last", "first"]

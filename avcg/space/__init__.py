@@ -1,0 +1,1 @@
+"""Rows to codes and back, and the constraints that answers keep."""
