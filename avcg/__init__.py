@@ -39,11 +39,12 @@ if TYPE_CHECKING:
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.io.artefact import load as load
-    from avcg.models.blackbox import BlackBox as BlackBox
+    from avcg.models.black_box import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
-    from avcg.models.from_sklearn import from_sklearn as from_sklearn
-    from avcg.models.from_sklearn import from_torch as from_torch
-    from avcg.noise import attach_dropout as attach_dropout
+    from avcg.models.dropout_masks import attach_dropout as attach_dropout
+    from avcg.models.sklearn import from_sklearn as from_sklearn
+    from avcg.models.sklearn import from_torch as from_torch
+    from avcg.models.training import Training as Training
     from avcg.objective import Weights as Weights
     from avcg.recipe import Recipe as Recipe
     from avcg.refine import Refinement as Refinement
@@ -53,11 +54,10 @@ if TYPE_CHECKING:
     from avcg.space.base import Space as Space
     from avcg.space.images import ImageSpace as ImageSpace
     from avcg.space.tabular import TabularSpace as TabularSpace
-    from avcg.training import Training as Training
 
 _HOME = {
     "AVCG": "avcg.amortized",
-    "BlackBox": "avcg.models.blackbox",
+    "BlackBox": "avcg.models.black_box",
     "Categorical": "avcg.schema.features",
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.schema.features",
@@ -81,17 +81,17 @@ _HOME = {
     "Schema": "avcg.schema.schema",
     "Space": "avcg.space.tabular",
     "TabularSpace": "avcg.space.tabular",
-    "Training": "avcg.training",
+    "Training": "avcg.models.training",
     "Weights": "avcg.objective",
-    "attach_dropout": "avcg.noise",
+    "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing",
     "certificates": "avcg.certificates",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
     "feasibility": "avcg.auditing",
-    "from_sklearn": "avcg.models.from_sklearn",
-    "from_torch": "avcg.models.from_sklearn",
+    "from_sklearn": "avcg.models.sklearn",
+    "from_torch": "avcg.models.sklearn",
     "given": "avcg.hypotheses.given",
     "load": "avcg.io.artefact",
     "multiplicity": "avcg.hypotheses.multiplicity",

@@ -24,8 +24,8 @@ from avcg.distillation import Distillation
 from avcg.errors import DataError
 from avcg.generator import Generator
 from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
-from avcg.models.blackbox import BlackBox
-from avcg.models.opened import Model
+from avcg.models.adapter import Model
+from avcg.models.black_box import BlackBox
 from avcg.plausibility import Bank
 from avcg.questions import Question
 from avcg.recipe import Recipe, draw_targets, fit_generator

@@ -15,10 +15,10 @@ from avcg.calibration import Calibration
 from avcg.distillation import Distillation
 from avcg.explainer import Explainer
 from avcg.generator import DiagonalNormal, Generator, Request
-from avcg.models.opened import as_rows
+from avcg.models.adapter import as_rows
+from avcg.models.precision import full_precision
 from avcg.objective import Draws, objective
 from avcg.plausibility import Bank
-from avcg.precision import full_precision
 from avcg.questions import Question, choose
 from avcg.recipe import Recipe
 from avcg.refine import Deadline, Refinement, Score, descend

@@ -20,8 +20,8 @@ from avcg.hypotheses.retraining import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
+from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
-from avcg.models.opened import class_positions
 from avcg.options import Option, at_least
 from avcg.outputs import write_whole
 from avcg.recipe import Recipe

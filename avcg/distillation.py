@@ -17,15 +17,15 @@ from torch import Tensor, nn
 from avcg.errors import SettingError
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
-from avcg.models.fitting import fit_stacked
 from avcg.models.networks import mlp
+from avcg.models.piecewise_linear import Ramps
+from avcg.models.stacked_fit import fit_stacked
+from avcg.models.training import Training
 from avcg.objective import target_log_probs
 from avcg.questions import Question
-from avcg.ramps import Ramps
 from avcg.refine import Deadline, prune
 from avcg.risk import lower_log_odds
 from avcg.space.base import Space
-from avcg.training import Training
 
 _HIDDEN = (64, 64)
 _FIRST = Training(epochs=25, batch_size=512, learning_rate=4e-3, patience=None, schedule="one_cycle")

@@ -39,8 +39,8 @@ from avcg.metrics import (
     redundancy,
     validity,
 )
+from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders
-from avcg.models.opened import class_positions
 from avcg.space.base import Space
 from avcg.space.encoding import Encoding
 from avcg.space.frames import take_rows

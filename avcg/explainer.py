@@ -28,8 +28,8 @@ from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enum
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, PointMass, check_same_reading
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.roles import Roles
-from avcg.models.blackbox import BlackBox
-from avcg.models.opened import Model, as_rows, class_positions
+from avcg.models.adapter import Model, as_rows, class_positions
+from avcg.models.black_box import BlackBox
 from avcg.objective import target_log_probs
 from avcg.questions import Question, choose
 from avcg.refine import Deadline, Refinement, prune

@@ -24,8 +24,8 @@ from avcg.explainer import Explainer
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_same_reading
 from avcg.hypotheses.given import gather
 from avcg.hypotheses.predictors import Opaque
-from avcg.models.blackbox import BlackBox
-from avcg.models.from_sklearn import convertible
+from avcg.models.black_box import BlackBox
+from avcg.models.sklearn import convertible
 from avcg.space.encoding import Flags, Positions
 from avcg.space.frames import open_frame, take_rows
 from avcg.space.tabular import TabularSpace

@@ -16,13 +16,13 @@ from avcg.errors import SettingError, whole
 from avcg.generator import Decoder, Generator, Request
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution
 from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.models.precision import lower_precision
+from avcg.models.training import Epoch, Training, train
 from avcg.objective import Distance, Draws, Plausibility, Weights, objective
-from avcg.precision import lower_precision
 from avcg.recorded import SteadyLoss
 from avcg.risk import Hinge, Risk, expected_log_likelihood
 from avcg.space.base import Space
 from avcg.space.tabular import TabularSpace
-from avcg.training import Epoch, Training, train
 
 # An epoch has at least so many rows: few rows are gone through several times.
 _ROWS_AN_EPOCH = 4096

@@ -49,15 +49,15 @@ from avcg.hypotheses import retraining
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.hypotheses.roles import Roles
-from avcg.models.fitting import fit_stacked
 from avcg.models.networks import draw_state, mlp
+from avcg.models.piecewise_linear import Ramps
+from avcg.models.stacked_fit import fit_stacked
+from avcg.models.training import Training
 from avcg.objective import target_log_probs
 from avcg.questions import Question
-from avcg.ramps import Ramps
 from avcg.risk import lower_log_odds
 from avcg.space.images import ImageSpace
 from avcg.testing import check_explainer, check_hypotheses
-from avcg.training import Training
 
 TOY = toys.loans(n=300)
 Y = TOY.y

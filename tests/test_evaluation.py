@@ -14,8 +14,8 @@ from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.decisions import Decider
 from avcg.evaluation import Ask, Context, evaluate, measure
 from avcg.models.autoencoders import ClassAutoencoders
+from avcg.models.training import Training
 from avcg.numeric import NumericReading
-from avcg.training import Training
 
 LOANS = toys.loans(n=240)
 READING = NumericReading.fit(LOANS.schema, LOANS.X)

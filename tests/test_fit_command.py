@@ -13,8 +13,8 @@ import avcg
 from avcg import amortized, distillation
 from avcg.commands.learning import Lesson, read_lesson
 from avcg.io.artefact import about
+from avcg.models.training import Training
 from avcg.schema.features import Categorical, Continuous
-from avcg.training import Training
 
 
 @pytest.fixture(scope="module")

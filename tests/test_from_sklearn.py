@@ -40,11 +40,11 @@ from torch import nn
 
 from avcg import AVCG, DeepEnsemble, PointMass, Recipe, Schema, TabularSpace, datasets
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.batched import plan_of
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.affine import schema_with_gaps
-from avcg.models.from_sklearn import convertible, from_sklearn, from_torch
+from avcg.models.batched import plan_of
 from avcg.models.networks import mlp
+from avcg.models.sklearn import convertible, from_sklearn, from_torch
 
 NUMBERS = ["age", "income", "hours", "rate", "visits"]
 CATEGORIES = ["job", "city", "member", "grade"]

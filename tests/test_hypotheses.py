@@ -13,10 +13,10 @@ from torch import nn
 import avcg
 from avcg import datasets, toys
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.batched import plan_of
 from avcg.hypotheses.predictors import Joined, Opaque, Stacked
+from avcg.models.batched import plan_of
+from avcg.models.dropout_masks import draw_masks, with_noise
 from avcg.models.networks import cnn, mlp
-from avcg.noise import draw_masks, with_noise
 from avcg.testing import check_hypotheses
 
 

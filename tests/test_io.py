@@ -78,12 +78,12 @@ from avcg.io.networks import build, describe
 from avcg.io.packing import Packer, Unpacker
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.models.from_sklearn import Beside, MeanProbability
+from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.networks import cnn, mlp
-from avcg.noise import GaussianDropout, Noise
+from avcg.models.piecewise_linear import Ramps
+from avcg.models.sklearn import Beside, MeanProbability
+from avcg.models.training import Training
 from avcg.outputs import beside
-from avcg.ramps import Ramps
-from avcg.training import Training
 
 TOY = toys.loans(n=160)
 X, Y = TOY.X, TOY.y

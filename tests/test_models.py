@@ -17,9 +17,9 @@ import avcg
 from avcg import datasets, toys
 from avcg.errors import DataError, SettingError
 from avcg.models.autoencoders import ClassAutoencoders
-from avcg.models.fitting import fit_stacked, mean_cross_entropy
 from avcg.models.networks import autoencoder, cnn, conv_autoencoder, draw_state, mlp
-from avcg.training import Training, train
+from avcg.models.stacked_fit import fit_stacked, mean_cross_entropy
+from avcg.models.training import Training, train
 
 
 def rng(seed=0):

@@ -17,9 +17,9 @@ from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
+from avcg.models.precision import full_precision, lower_precision
 from avcg.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
 from avcg.plausibility import Bank, nearest
-from avcg.precision import full_precision, lower_precision
 from avcg.recipe import Lesson, Recipe, draw_targets, mean_squared
 from avcg.risk import Hinge, expected_log_likelihood, log_odds, worst_case
 

@@ -14,7 +14,7 @@ from avcg.explainer import Explainer
 from avcg.generator import STAY
 from avcg.hypotheses.distributions import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
-from avcg.models.opened import Model
+from avcg.models.adapter import Model
 from avcg.objective import target_log_probs
 from avcg.progress import progress
 from avcg.questions import Question

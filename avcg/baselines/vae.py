@@ -7,9 +7,9 @@ from torch import Tensor
 
 from avcg.explainer import Explainer
 from avcg.generator import Generator, Request
+from avcg.models.training import Training, train
 from avcg.questions import Question
 from avcg.space.base import Space
-from avcg.training import Training, train
 
 _STEPS, _ROWS = 2000, 128
 _NOISE = 0.25

@@ -21,13 +21,13 @@ from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.predictors import Predictors, Remote
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retraining import How, retrains
+from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders
-from avcg.models.blackbox import BlackBox
+from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
-from avcg.models.opened import class_positions
+from avcg.models.training import Training
 from avcg.numeric import NumericReading
 from avcg.space.tabular import TabularSpace
-from avcg.training import Training
 
 # Streams of chance that must not meet: what methods draw, what judges draw.
 _METHODS, _JUDGES = 0, 100_000

@@ -47,7 +47,7 @@ def audit_answers(
     target = None if out is None else check_output(out, _KINDS)  # before what is slow
 
     from avcg.auditing import audit, read_answers
-    from avcg.models.blackbox import BlackBox
+    from avcg.models.black_box import BlackBox
 
     told = read_answers(answers)
     stored = _stored(model)

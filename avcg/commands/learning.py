@@ -22,7 +22,7 @@ from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.given import given
 from avcg.hypotheses.retraining import How, retrains
 from avcg.models.affine import schema_with_gaps
-from avcg.models.blackbox import BlackBox
+from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.recipe import Recipe
 from avcg.schema.schema import Schema

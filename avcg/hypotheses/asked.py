@@ -12,7 +12,7 @@ from torch import Tensor
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors, normalised, of_chosen
-from avcg.models.blackbox import BlackBox
+from avcg.models.black_box import BlackBox
 
 
 class Asked(Predictors):

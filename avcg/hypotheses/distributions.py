@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from avcg.errors import SettingError, enumerate_some, whole
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
-from avcg.models.blackbox import BlackBox
-from avcg.models.opened import Model, open_model
-from avcg.noise import output_layer
+from avcg.models.adapter import Model, open_model
+from avcg.models.black_box import BlackBox
+from avcg.models.dropout_masks import output_layer
 from avcg.space.base import Space
 from avcg.space.tabular import TabularSpace
 

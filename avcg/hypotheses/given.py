@@ -12,10 +12,10 @@ from avcg.errors import SettingError, enumerate_some
 from avcg.hypotheses.asked import Asked
 from avcg.hypotheses.distributions import DeepEnsemble, FiniteSet
 from avcg.hypotheses.predictors import Predictors
+from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps
-from avcg.models.blackbox import BlackBox
-from avcg.models.from_sklearn import convertible, from_sklearn
-from avcg.models.opened import as_rows
+from avcg.models.black_box import BlackBox
+from avcg.models.sklearn import convertible, from_sklearn
 from avcg.schema.schema import Schema
 from avcg.space.tabular import TabularSpace
 

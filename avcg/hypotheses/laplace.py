@@ -18,8 +18,8 @@ from torch.func import functional_call, grad, vmap
 
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.distributions import Factor, GaussianPosterior
-from avcg.models.opened import Model, open_model
-from avcg.noise import output_layer
+from avcg.models.adapter import Model, open_model
+from avcg.models.dropout_masks import output_layer
 from avcg.space.base import Space
 
 _ROWS = 1024  # at a time

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.batched import Plan, plan_of, stacked_forward
-from avcg.precision import full_precision
+from avcg.models.batched import Plan, plan_of, stacked_forward
+from avcg.models.precision import full_precision
 
 Loss = Literal["cross_entropy", "zero_one"]
 

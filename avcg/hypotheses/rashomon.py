@@ -13,7 +13,7 @@ from torch import Tensor
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count, model_in_force
 from avcg.hypotheses.predictors import Loss, Predictors
-from avcg.models.opened import Opened
+from avcg.models.adapter import Opened
 
 Reference = Literal["deterministic", "best"] | float
 

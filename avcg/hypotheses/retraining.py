@@ -17,16 +17,16 @@ from avcg.errors import DataError, SettingError, whole
 from avcg.hypotheses.distributions import FiniteSet, check_count
 from avcg.hypotheses.given import gather
 from avcg.hypotheses.predictors import Stacked
+from avcg.models.adapter import as_rows, open_model
 from avcg.models.affine import schema_with_gaps
 from avcg.models.classifier import Classifier, check_labels, split_rows
-from avcg.models.fitting import fit_stacked
-from avcg.models.opened import as_rows, open_model
+from avcg.models.stacked_fit import fit_stacked
+from avcg.models.training import Training
 from avcg.progress import progress
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.frames import take_rows
 from avcg.space.tabular import TabularSpace
-from avcg.training import Training
 
 How = Literal["seed", "bootstrap", "subsample"]
 

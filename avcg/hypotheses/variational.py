@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.errors import DataError, SettingError, whole
-from avcg.hypotheses.batched import stacked_forward
 from avcg.hypotheses.distributions import Factor, GaussianPosterior, seeded, unflatten
-from avcg.models.fitting import StackedLoss, fit_stacked, mean_cross_entropy
-from avcg.models.opened import Model, open_model
+from avcg.models.adapter import Model, open_model
+from avcg.models.batched import stacked_forward
+from avcg.models.stacked_fit import StackedLoss, fit_stacked, mean_cross_entropy
+from avcg.models.training import Epoch, Training, train
 from avcg.space.base import Space
-from avcg.training import Epoch, Training, train
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, MissingExtraError
-from avcg.models.blackbox import BlackBox
+from avcg.models.black_box import BlackBox
 from avcg.space.tabular import TabularSpace
 
 # What an entry looks like.

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from avcg.errors import ArtefactError
-from avcg.models.from_sklearn import Beside, MeanProbability
-from avcg.noise import GaussianDropout, Noise
-from avcg.ramps import Ramps
+from avcg.models.dropout_masks import GaussianDropout, Noise
+from avcg.models.piecewise_linear import Ramps
+from avcg.models.sklearn import Beside, MeanProbability
 
 _CONV = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"

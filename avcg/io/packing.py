@@ -19,8 +19,8 @@ from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked, norm
 from avcg.io.boxes import BOX, open_box, pack_box
 from avcg.io.folder import misfit
 from avcg.io.networks import build, describe
-from avcg.models.blackbox import BlackBox
-from avcg.models.opened import open_model
+from avcg.models.adapter import open_model
+from avcg.models.black_box import BlackBox
 from avcg.space.serialize import pack_rows, unpack_rows
 
 # What hypotheses, networks and black boxes look like.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some
-from avcg.models.opened import as_rows
+from avcg.models.adapter import as_rows
 from avcg.schema.features import Continuous, Feature
 from avcg.schema.schema import Schema
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values

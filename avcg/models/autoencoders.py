@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from avcg.errors import DataError
-from avcg.hypotheses.batched import stacked_forward
-from avcg.models.fitting import fit_stacked
+from avcg.models.batched import stacked_forward
 from avcg.models.networks import autoencoder, conv_autoencoder
-from avcg.training import Epoch, Training
+from avcg.models.stacked_fit import fit_stacked
+from avcg.models.training import Epoch, Training
 
 _ROWS = 1024  # at a time
 

@@ -14,16 +14,16 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, whole
+from avcg.models.adapter import as_rows, class_positions
 from avcg.models.affine import probabilities
-from avcg.models.fitting import fit_stacked
 from avcg.models.networks import cnn, mlp
-from avcg.models.opened import as_rows, class_positions
+from avcg.models.stacked_fit import fit_stacked
+from avcg.models.training import Epoch, Training
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.encoding import Scaling
 from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
-from avcg.training import Epoch, Training
 
 _ENOUGH_TO_STOP_BY = 50
 

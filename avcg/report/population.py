@@ -22,7 +22,7 @@ from avcg.errors import DataError
 from avcg.explainer import Explainer
 from avcg.grouping import groups_of, share_of
 from avcg.hypotheses.multiplicity import disagreement, viable_prediction_range
-from avcg.models.opened import class_positions
+from avcg.models.adapter import class_positions
 from avcg.options import MEANING
 from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags

@@ -12,7 +12,7 @@ from torch import nn
 
 from avcg import TabularSpace
 from avcg.errors import DataError, SettingError
-from avcg.models.opened import class_positions
+from avcg.models.adapter import class_positions
 from avcg.schema.features import Categorical, Continuous
 
 _ALIKE = 1e-5  # probabilities as the peers compute them, and as avcg does

@@ -37,7 +37,7 @@ import avcg
 from avcg import AVCG
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import read_protocol
-from avcg.models.opened import class_positions
+from avcg.models.adapter import class_positions
 
 _PROTOCOL = Path(__file__).parents[1] / "recourse.toml"
 

@@ -13,10 +13,10 @@ from rich.table import Table
 
 from avcg import Classifier, Training, datasets
 from avcg.hypotheses.predictors import Stacked
-from avcg.models.fitting import fit_stacked
+from avcg.models.adapter import class_positions
+from avcg.models.dropout_masks import draw_masks, with_noise
 from avcg.models.networks import draw_state, initialise, mlp
-from avcg.models.opened import class_positions
-from avcg.noise import draw_masks, with_noise
+from avcg.models.stacked_fit import fit_stacked
 
 
 def hypotheses(device: str, repeats: int) -> None:

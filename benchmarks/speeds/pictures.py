@@ -16,9 +16,9 @@ from torch import nn
 from avcg import Classifier, MCDropout, Recipe, datasets
 from avcg.decisions import Decider
 from avcg.generator import Generator, Request
-from avcg.precision import full_precision
+from avcg.models.precision import full_precision
+from avcg.models.training import adam
 from avcg.recipe import Lesson
-from avcg.training import adam
 
 _SIDE = 8192  # of the square matrices whose product is the card's rate
 

@@ -18,11 +18,11 @@ from avcg.decisions import Decider
 from avcg.generator import Generator
 from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
+from avcg.models.adapter import class_positions
 from avcg.models.networks import draw_state, mlp
-from avcg.models.opened import class_positions
+from avcg.models.training import adam
 from avcg.plausibility import Bank
 from avcg.recipe import Lesson
-from avcg.training import adam
 from speeds.models import member
 
 N_HYPOTHESES, N_LATENTS = 50, 5

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.noise import GaussianDropout, Noise
-from avcg.ramps import Ramps
+from avcg.models.dropout_masks import GaussianDropout, Noise
+from avcg.models.piecewise_linear import Ramps
 
 _ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Mish, nn.SELU

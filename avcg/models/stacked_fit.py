@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.errors import SettingError
-from avcg.hypotheses.batched import Forward, stacked_forward
+from avcg.models.batched import Forward, stacked_forward
+from avcg.models.dropout_masks import draw_masks, with_noise
 from avcg.models.networks import draw_state
-from avcg.noise import draw_masks, with_noise
-from avcg.training import Epoch, Training, train
+from avcg.models.training import Epoch, Training, train
 
 _HELD_ROWS = 512
 

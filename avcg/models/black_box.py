@@ -13,8 +13,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
+from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps
-from avcg.models.opened import as_rows
 from avcg.schema.schema import Schema
 from avcg.space.frames import Frame, open_frame
 from avcg.space.tabular import TabularSpace

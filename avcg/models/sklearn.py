@@ -30,8 +30,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, did_you_mean
+from avcg.models.adapter import as_rows
 from avcg.models.affine import INSTEAD, Affine, Converted, Probe, Transform, dense, not_taken, probabilities
-from avcg.models.opened import as_rows
 from avcg.schema.schema import Schema
 from avcg.space.encoding import Floats
 from avcg.space.frames import open_frame
