@@ -22,20 +22,20 @@ if TYPE_CHECKING:
     from avcg.auditing import survival_curve as survival_curve
     from avcg.explainer import Explainer as Explainer
     from avcg.hypotheses import multiplicity as multiplicity
-    from avcg.hypotheses.distributions import DeepEnsemble as DeepEnsemble
-    from avcg.hypotheses.distributions import FiniteSet as FiniteSet
-    from avcg.hypotheses.distributions import GaussianPosterior as GaussianPosterior
-    from avcg.hypotheses.distributions import HypothesisDistribution as HypothesisDistribution
-    from avcg.hypotheses.distributions import Mixture as Mixture
-    from avcg.hypotheses.distributions import PointMass as PointMass
-    from avcg.hypotheses.distributions import SampledWeights as SampledWeights
+    from avcg.hypotheses.base import HypothesisDistribution as HypothesisDistribution
     from avcg.hypotheses.dropout import MCDropout as MCDropout
     from avcg.hypotheses.dropout import dropout_rate_for as dropout_rate_for
-    from avcg.hypotheses.given import given as given
+    from avcg.hypotheses.finite import DeepEnsemble as DeepEnsemble
+    from avcg.hypotheses.finite import FiniteSet as FiniteSet
+    from avcg.hypotheses.finite import PointMass as PointMass
+    from avcg.hypotheses.from_models import given as given
+    from avcg.hypotheses.gaussian import GaussianPosterior as GaussianPosterior
+    from avcg.hypotheses.gaussian import SampledWeights as SampledWeights
     from avcg.hypotheses.laplace import Laplace as Laplace
+    from avcg.hypotheses.mixture import Mixture as Mixture
     from avcg.hypotheses.predictors import Predictors as Predictors
     from avcg.hypotheses.rashomon import rashomon_set as rashomon_set
-    from avcg.hypotheses.retraining import retrains as retrains
+    from avcg.hypotheses.retrains import retrains as retrains
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.io.artefact import load as load
@@ -62,22 +62,22 @@ _HOME = {
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.schema.features",
     "Counterfactuals": "avcg.answers",
-    "DeepEnsemble": "avcg.hypotheses.distributions",
+    "DeepEnsemble": "avcg.hypotheses.base",
     "Explainer": "avcg.explainer",
-    "FiniteSet": "avcg.hypotheses.distributions",
-    "GaussianPosterior": "avcg.hypotheses.distributions",
-    "HypothesisDistribution": "avcg.hypotheses.distributions",
+    "FiniteSet": "avcg.hypotheses.base",
+    "GaussianPosterior": "avcg.hypotheses.base",
+    "HypothesisDistribution": "avcg.hypotheses.base",
     "ImageSpace": "avcg.space.images",
     "Laplace": "avcg.hypotheses.laplace",
     "MCDropout": "avcg.hypotheses.dropout",
     "MeanFieldVI": "avcg.hypotheses.variational",
-    "Mixture": "avcg.hypotheses.distributions",
-    "PointMass": "avcg.hypotheses.distributions",
+    "Mixture": "avcg.hypotheses.base",
+    "PointMass": "avcg.hypotheses.base",
     "Predictors": "avcg.hypotheses.predictors",
     "Recipe": "avcg.recipe",
     "Refinement": "avcg.refine",
     "SWAG": "avcg.hypotheses.variational",
-    "SampledWeights": "avcg.hypotheses.distributions",
+    "SampledWeights": "avcg.hypotheses.base",
     "Schema": "avcg.schema.schema",
     "Space": "avcg.space.tabular",
     "TabularSpace": "avcg.space.tabular",
@@ -92,11 +92,11 @@ _HOME = {
     "feasibility": "avcg.auditing",
     "from_sklearn": "avcg.models.sklearn",
     "from_torch": "avcg.models.sklearn",
-    "given": "avcg.hypotheses.given",
+    "given": "avcg.hypotheses.from_models",
     "load": "avcg.io.artefact",
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",
-    "retrains": "avcg.hypotheses.retraining",
+    "retrains": "avcg.hypotheses.retrains",
     "risk": "avcg.risk",
     "survival_curve": "avcg.auditing",
     "testing": "avcg.testing",

@@ -23,7 +23,7 @@ from avcg.diagnostics import look, warn_of_collapse
 from avcg.distillation import Distillation
 from avcg.errors import DataError
 from avcg.generator import Generator
-from avcg.hypotheses.distributions import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.models.adapter import Model
 from avcg.models.black_box import BlackBox
 from avcg.plausibility import Bank

@@ -16,7 +16,7 @@ from avcg.amortized import AVCG
 from avcg.answers import Counterfactuals
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.errors import MissingExtraError
-from avcg.hypotheses.retraining import retrains
+from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from avcg.errors import SettingError
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.networks import mlp
 from avcg.models.piecewise_linear import Ramps

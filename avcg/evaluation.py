@@ -20,7 +20,7 @@ from avcg.amortized import AVCG
 from avcg.certificates import clopper_pearson
 from avcg.decisions import Decider
 from avcg.explainer import Explainer
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.metrics import (
     column_changes,

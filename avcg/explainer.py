@@ -25,9 +25,10 @@ from avcg.answers import Counterfactuals, repeated_answers
 from avcg.certificates import certify
 from avcg.decisions import Decider
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, PointMass, check_same_reading
+from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
-from avcg.hypotheses.roles import Roles
+from avcg.hypotheses.split import Roles
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
 from avcg.objective import target_log_probs

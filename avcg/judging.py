@@ -21,8 +21,9 @@ from avcg.baselines.descent import GradientSearch
 from avcg.certificates import Floats
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
 from avcg.explainer import Explainer
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_same_reading
-from avcg.hypotheses.given import gather
+from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Opaque
 from avcg.models.black_box import BlackBox
 from avcg.models.sklearn import convertible

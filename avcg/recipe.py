@@ -14,7 +14,8 @@ from torch import Tensor
 from avcg.decisions import Decider
 from avcg.errors import SettingError, whole
 from avcg.generator import Decoder, Generator, Request
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution
+from avcg.hypotheses.base import HypothesisDistribution
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.models.precision import lower_precision
 from avcg.models.training import Epoch, Training, train

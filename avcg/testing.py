@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avcg.answers import Counterfactuals
 from avcg.explainer import Explainer
-from avcg.hypotheses.distributions import HypothesisDistribution
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
 from avcg.options import MEANING
 from avcg.space.tabular import TabularSpace

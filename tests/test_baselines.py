@@ -17,7 +17,7 @@ from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.errors import SettingError
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.questions import Question
 from avcg.testing import check_explainer

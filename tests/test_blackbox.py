@@ -45,10 +45,10 @@ from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.decisions import Decider
 from avcg.distillation import Distillation
 from avcg.errors import DataError, MissingExtraError, SettingError
-from avcg.hypotheses import retraining
-from avcg.hypotheses.asked import Asked
+from avcg.hypotheses import retrains as retraining
+from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
-from avcg.hypotheses.roles import Roles
+from avcg.hypotheses.split import Roles
 from avcg.models.networks import draw_state, mlp
 from avcg.models.piecewise_linear import Ramps
 from avcg.models.stacked_fit import fit_stacked

@@ -17,8 +17,9 @@ from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.decisions import Decider
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
-from avcg.hypotheses.distributions import FiniteSet, Mixture
-from avcg.hypotheses.roles import Roles
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.mixture import Mixture
+from avcg.hypotheses.split import Roles
 from avcg.options import MEANING
 from avcg.questions import choose
 from avcg.refine import Deadline, prune

@@ -70,7 +70,7 @@ from avcg import (
     tries,
 )
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
-from avcg.hypotheses.asked import Asked
+from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.io import artefact
 from avcg.io.folder import MANIFEST, check_folder, misfit, read_file, read_folder, read_manifest, write_folder

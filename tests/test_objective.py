@@ -13,8 +13,8 @@ from avcg import ImageSpace, Schema, TabularSpace, toys
 from avcg.decisions import Decider
 from avcg.errors import SettingError
 from avcg.generator import DiagonalNormal, Generator, Request
-from avcg.hypotheses.distributions import FiniteSet
 from avcg.hypotheses.dropout import MCDropout
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
 from avcg.models.precision import full_precision, lower_precision

@@ -12,7 +12,7 @@ from avcg.baselines.vae import vae_terms
 from avcg.certificates import stability_bound
 from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.predictors import Stacked
-from avcg.hypotheses.roles import Roles
+from avcg.hypotheses.split import Roles
 from avcg.models.networks import mlp
 from avcg.objective import Draws, objective
 from avcg.risk import expected_log_likelihood

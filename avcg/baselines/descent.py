@@ -12,7 +12,7 @@ from avcg.baselines.vae import fit_vae, vae_terms
 from avcg.errors import SettingError, whole
 from avcg.explainer import Explainer
 from avcg.generator import STAY
-from avcg.hypotheses.distributions import HypothesisDistribution
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.adapter import Model
 from avcg.objective import target_log_probs

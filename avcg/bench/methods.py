@@ -14,7 +14,7 @@ from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.bench.protocol import Method
 from avcg.errors import SettingError, did_you_mean
 from avcg.explainer import Explainer
-from avcg.hypotheses.distributions import HypothesisDistribution
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.recipe import Recipe
 
 Make = Callable[[Method, HypothesisDistribution, int | None, str, int], Explainer]

@@ -16,11 +16,13 @@ from avcg.bench.models import MODELS, as_categories
 from avcg.bench.protocol import Hypotheses, Protocol
 from avcg.decisions import Decider
 from avcg.evaluation import Context, Reread
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, Mixture, PointMass
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
+from avcg.hypotheses.finite import FiniteSet, PointMass
+from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Predictors, Remote
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
-from avcg.hypotheses.retraining import How, retrains
+from avcg.hypotheses.retrains import How, retrains
 from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.black_box import BlackBox

@@ -163,7 +163,7 @@ def _record(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
 
 def _check(protocol: Protocol, where: str) -> None:
     from avcg.bench.methods import KINDS
-    from avcg.hypotheses.distributions import PointMass
+    from avcg.hypotheses.finite import PointMass
     from avcg.models.networks import mlp
 
     for name in protocol.datasets:

@@ -18,9 +18,9 @@ from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
 from avcg.commands.wishes import check_columns, label_of, number_range, split_column
 from avcg.errors import DataError, SettingError, enumerate_some
-from avcg.hypotheses.distributions import FiniteSet
-from avcg.hypotheses.given import given
-from avcg.hypotheses.retraining import How, retrains
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.from_models import given
+from avcg.hypotheses.retrains import How, retrains
 from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier

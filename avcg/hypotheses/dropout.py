@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from avcg.errors import SettingError
-from avcg.hypotheses.distributions import check_count, seeded
+from avcg.hypotheses.base import check_count, seeded
 from avcg.hypotheses.predictors import Loss, Stacked
 from avcg.models.adapter import Model, Opened, open_model
 from avcg.models.dropout_masks import Site, draw_masks, with_noise, with_rate

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.distributions import Factor, GaussianPosterior
+from avcg.hypotheses.gaussian import Factor, GaussianPosterior
 from avcg.models.adapter import Model, open_model
 from avcg.models.dropout_masks import output_layer
 from avcg.space.base import Space

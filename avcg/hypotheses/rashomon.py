@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, check_count, model_in_force
+from avcg.hypotheses.base import HypothesisDistribution, check_count, model_in_force
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Loss, Predictors
 from avcg.models.adapter import Opened
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.errors import DataError, SettingError, whole
-from avcg.hypotheses.distributions import Factor, GaussianPosterior, seeded, unflatten
+from avcg.hypotheses.base import seeded
+from avcg.hypotheses.gaussian import Factor, GaussianPosterior, unflatten
 from avcg.models.adapter import Model, open_model
 from avcg.models.batched import stacked_forward
 from avcg.models.stacked_fit import StackedLoss, fit_stacked, mean_cross_entropy

@@ -23,10 +23,10 @@ from avcg.decisions import Decider
 from avcg.distillation import Distillation, Fidelity
 from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, whole
 from avcg.generator import Generator
-from avcg.hypotheses.asked import Asked
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Remote, Stacked
-from avcg.hypotheses.roles import Roles
+from avcg.hypotheses.split import Roles
 from avcg.io.folder import (
     FORMAT,
     VERSION,

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avcg.errors import ArtefactError, AvcgError, SettingError
-from avcg.hypotheses.asked import Asked
+from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked, normalised
 from avcg.io.boxes import BOX, open_box, pack_box
 from avcg.io.folder import misfit

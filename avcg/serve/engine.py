@@ -173,7 +173,7 @@ def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
     def judged(answers: bytes) -> str:
         from avcg.answers import Counterfactuals
         from avcg.auditing import audit
-        from avcg.hypotheses.distributions import FiniteSet
+        from avcg.hypotheses.finite import FiniteSet
 
         mine = explainer()
         try:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
 from avcg.decisions import Decider
 from avcg.generator import Generator
-from avcg.hypotheses.distributions import FiniteSet
+from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.models.adapter import class_positions
 from avcg.models.networks import draw_state, mlp

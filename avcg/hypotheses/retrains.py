@@ -14,8 +14,9 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, whole
-from avcg.hypotheses.distributions import FiniteSet, check_count
-from avcg.hypotheses.given import gather
+from avcg.hypotheses.base import check_count
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.adapter import as_rows, open_model
 from avcg.models.affine import schema_with_gaps

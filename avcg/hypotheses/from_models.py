@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import SettingError, enumerate_some
-from avcg.hypotheses.asked import Asked
-from avcg.hypotheses.distributions import DeepEnsemble, FiniteSet
+from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.finite import DeepEnsemble, FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps

@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from avcg.errors import SettingError, whole
-from avcg.hypotheses.asked import Asked
-from avcg.hypotheses.distributions import FiniteSet, HypothesisDistribution, Mixture, model_in_force, seeded
+from avcg.hypotheses.base import HypothesisDistribution, model_in_force, seeded
+from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.space.tabular import TabularSpace
 

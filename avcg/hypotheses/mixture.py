@@ -1,0 +1,82 @@
+"""Several distributions over predictors at once, each with a share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from avcg.errors import SettingError
+from avcg.hypotheses.base import HypothesisDistribution, check_count, check_same_reading, model_in_force, seeded
+from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.space.base import Space
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """Several distributions at once, each with a share.
+
+    Attributes:
+        components: Of any kind, over the same inputs and classes.
+        shares: Positive; None: all alike.
+    """
+
+    components: Sequence[HypothesisDistribution]
+    shares: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.components:
+            raise SettingError("A mixture needs at least one component. Got none.")
+        shares = [1.0] * len(self.components) if self.shares is None else [float(share) for share in self.shares]
+        if len(shares) != len(self.components) or not all(0 < share < float("inf") for share in shares):
+            raise SettingError(f"A mixture needs one positive share per component. Got {self.shares!r} instead.")
+        object.__setattr__(self, "shares", shares)
+        for part in self.components[1:]:
+            check_same_reading(self.components[0].space, part.space, self.components[0].classes, part.classes)
+
+    @property
+    def space(self) -> Space | None:
+        """What the components read."""
+        return next((part.space for part in self.components if part.space is not None), None)
+
+    @property
+    def classes(self) -> NDArray[Any] | None:
+        """The labels in the order of their probabilities."""
+        return next((part.classes for part in self.components if part.classes is not None), None)
+
+    @property
+    def base(self) -> Predictors | None:
+        """The model in force, of the first component that knows one."""
+        return next((base for part in self.components if (base := model_in_force(part)) is not None), None)
+
+    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
+        """Draws of every component in proportion to its share, with weights that make up for rounding.
+
+        With fewer draws than components, components are drawn too.
+        """
+        n = check_count(n, "sample")
+        generator = seeded(generator)
+        shares = torch.tensor(self.shares)
+        shares = shares / shares.sum()
+        if n < len(self.components):
+            counts = torch.bincount(
+                torch.multinomial(shares, n, replacement=True, generator=generator), minlength=len(shares)
+            )
+            shares = counts / counts.sum()
+        else:
+            counts = (shares * n).floor().long().clamp(min=1)
+            # What rounding left over goes to those it took most from, and comes from those it gave most to.
+            while int(counts.sum()) != n:
+                lacking = shares * n - counts
+                step = 1 if int(counts.sum()) < n else -1
+                candidates = torch.where(counts + step >= 1, step * lacking, -torch.inf)
+                counts[int(candidates.argmax())] += step
+        drawn = [
+            (part.sample(int(count), generator=generator), float(share))
+            for part, count, share in zip(self.components, counts, shares, strict=True)
+            if count
+        ]
+        return Joined([part for part, _ in drawn], [share for _, share in drawn])
