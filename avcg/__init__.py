@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from avcg import certificates as certificates
     from avcg import datasets as datasets
     from avcg import errors as errors
     from avcg import risk as risk
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from avcg.auditing import feasibility as feasibility
     from avcg.auditing import survival_curve as survival_curve
     from avcg.explainer import Explainer as Explainer
+    from avcg.guarantees import certificate as certificates
     from avcg.hypotheses import multiplicity as multiplicity
     from avcg.hypotheses.base import HypothesisDistribution as HypothesisDistribution
     from avcg.hypotheses.dropout import MCDropout as MCDropout
@@ -85,7 +85,7 @@ _HOME = {
     "Weights": "avcg.objective",
     "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing",
-    "certificates": "avcg.certificates",
+    "certificates": "avcg.guarantees.certificate",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",

@@ -15,8 +15,9 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from avcg.certificates import Certificate, Floats
 from avcg.errors import DataError, SettingError, whole
+from avcg.guarantees.bounds import Floats
+from avcg.guarantees.certificate import Certificate
 from avcg.options import MEANING, Option, Row, at_least
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows

@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from avcg.amortized import AVCG
-from avcg.certificates import clopper_pearson
 from avcg.decisions import Decider
 from avcg.explainer import Explainer
+from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.metrics import (

@@ -22,9 +22,9 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.answers import Counterfactuals, repeated_answers
-from avcg.certificates import certify
 from avcg.decisions import Decider
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, Predictors, Remote

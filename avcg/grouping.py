@@ -9,8 +9,8 @@ import narwhals.stable.v2 as nw
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.certificates import clopper_pearson
 from avcg.errors import DataError, did_you_mean
+from avcg.guarantees.bounds import clopper_pearson
 from avcg.space.serialize import plain
 
 _BANDS, MISSING = 4, "missing"

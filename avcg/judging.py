@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from avcg.answers import Counterfactuals
 from avcg.baselines.descent import GradientSearch
-from avcg.certificates import Floats
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
 from avcg.explainer import Explainer
+from avcg.guarantees.bounds import Floats
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather

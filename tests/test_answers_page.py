@@ -20,11 +20,11 @@ from typer.testing import CliRunner
 from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe, Schema, retrains, toys
 from avcg.baselines.nearest import NearestUnlike
 from avcg.calibration import Calibration
-from avcg.certificates import Certificate
 from avcg.commands.report import report_app
 from avcg.diagnostics import collapse
 from avcg.distillation import Distillation, Fidelity
 from avcg.errors import AvcgError, DataError, SettingError
+from avcg.guarantees.certificate import Certificate
 from avcg.options import MEANING
 from avcg.report import svg
 from avcg.report.answers_page import render

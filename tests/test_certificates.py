@@ -10,16 +10,16 @@ from scipy.stats import binom
 from torch import nn
 
 from avcg import toys
-from avcg.certificates import (
+from avcg.errors import DataError, SettingError
+from avcg.guarantees.bounds import (
     cantelli,
-    certify,
     chebyshev,
     clopper_pearson,
     markov,
     stability_bound,
     stability_bound_of_subset,
 )
-from avcg.errors import DataError, SettingError
+from avcg.guarantees.certificate import certify
 from avcg.hypotheses.predictors import Opaque, Stacked
 
 shares = st.floats(0, 1)

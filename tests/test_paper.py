@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from avcg import AVCG, MCDropout, Schema, TabularSpace, rashomon_set
 from avcg.baselines.vae import vae_terms
-from avcg.certificates import stability_bound
 from avcg.generator import DiagonalNormal, Generator, Request
+from avcg.guarantees.bounds import stability_bound
 from avcg.hypotheses.predictors import Stacked
 from avcg.hypotheses.split import Roles
 from avcg.models.networks import mlp

@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from avcg.answers import Counterfactuals
-from avcg.certificates import Certificate
 from avcg.commands.row_files import Rows
 from avcg.errors import DataError
+from avcg.guarantees.certificate import Certificate
 from avcg.scale.answered import Answered, own_names, written
 from avcg.space.serialize import plain
 

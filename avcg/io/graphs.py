@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from avcg.certificates import clopper_pearson
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
 from avcg.generator import Generator, Request
+from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors

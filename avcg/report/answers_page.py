@@ -12,9 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from avcg.answers import Counterfactuals
 from avcg.auditing import read_answers
-from avcg.certificates import Certificate
 from avcg.errors import SettingError
 from avcg.explainer import Explainer
+from avcg.guarantees.certificate import Certificate
 from avcg.options import MEANING
 from avcg.report.listing import SYMBOLS, listed, spoken
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed

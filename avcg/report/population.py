@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from avcg.answers import Counterfactuals
 from avcg.auditing import TOLD
-from avcg.certificates import Floats
 from avcg.errors import DataError
 from avcg.explainer import Explainer
 from avcg.grouping import groups_of, share_of
+from avcg.guarantees.bounds import Floats
 from avcg.hypotheses.multiplicity import disagreement, viable_prediction_range
 from avcg.models.adapter import class_positions
 from avcg.options import MEANING

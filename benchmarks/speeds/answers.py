@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from avcg import Classifier, datasets, load
-from avcg.certificates import certify as certificate
+from avcg.guarantees.certificate import certify as certificate
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
 from avcg.questions import Question

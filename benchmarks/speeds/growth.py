@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from avcg import datasets, load
-from avcg.certificates import certify
+from avcg.guarantees.certificate import certify
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
 from speeds.timing import adult_artefact, median_seconds
