@@ -11,7 +11,6 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from avcg import datasets as datasets
     from avcg import errors as errors
-    from avcg import risk as risk
     from avcg import testing as testing
     from avcg import toys as toys
     from avcg.amortized import AVCG as AVCG
@@ -39,15 +38,16 @@ if TYPE_CHECKING:
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
     from avcg.io.artefact import load as load
+    from avcg.method import risk as risk
+    from avcg.method.objective import Weights as Weights
+    from avcg.method.recipe import Recipe as Recipe
+    from avcg.method.refine import Refinement as Refinement
     from avcg.models.black_box import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
     from avcg.models.dropout_masks import attach_dropout as attach_dropout
     from avcg.models.sklearn import from_sklearn as from_sklearn
     from avcg.models.sklearn import from_torch as from_torch
     from avcg.models.training import Training as Training
-    from avcg.objective import Weights as Weights
-    from avcg.recipe import Recipe as Recipe
-    from avcg.refine import Refinement as Refinement
     from avcg.schema.features import Categorical as Categorical
     from avcg.schema.features import Continuous as Continuous
     from avcg.schema.schema import Schema as Schema
@@ -74,15 +74,15 @@ _HOME = {
     "Mixture": "avcg.hypotheses.base",
     "PointMass": "avcg.hypotheses.base",
     "Predictors": "avcg.hypotheses.predictors",
-    "Recipe": "avcg.recipe",
-    "Refinement": "avcg.refine",
+    "Recipe": "avcg.method.recipe",
+    "Refinement": "avcg.method.refine",
     "SWAG": "avcg.hypotheses.variational",
     "SampledWeights": "avcg.hypotheses.base",
     "Schema": "avcg.schema.schema",
     "Space": "avcg.space.tabular",
     "TabularSpace": "avcg.space.tabular",
     "Training": "avcg.models.training",
-    "Weights": "avcg.objective",
+    "Weights": "avcg.method.objective",
     "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing",
     "certificates": "avcg.guarantees.certificate",
@@ -97,7 +97,7 @@ _HOME = {
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",
     "retrains": "avcg.hypotheses.retrains",
-    "risk": "avcg.risk",
+    "risk": "avcg.method.risk",
     "survival_curve": "avcg.auditing",
     "testing": "avcg.testing",
     "toys": "avcg.toys",

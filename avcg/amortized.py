@@ -17,19 +17,19 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.answering import Amortized
-from avcg.calibration import CLEAR, Calibration, calibrate, survival_of
-from avcg.decisions import Decider
-from avcg.diagnostics import look, warn_of_collapse
-from avcg.distillation import Distillation
 from avcg.errors import DataError
-from avcg.generator import Generator
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
+from avcg.method.calibration import CLEAR, Calibration, calibrate, survival_of
+from avcg.method.decision import Decider
+from avcg.method.diagnostics import look, warn_of_collapse
+from avcg.method.distillation import Distillation
+from avcg.method.generator import Generator
+from avcg.method.query import Question
+from avcg.method.recipe import Recipe, draw_targets, fit_generator
+from avcg.method.reference_set import Bank
+from avcg.method.refine import Deadline, Refinement
 from avcg.models.adapter import Model
 from avcg.models.black_box import BlackBox
-from avcg.plausibility import Bank
-from avcg.questions import Question
-from avcg.recipe import Recipe, draw_targets, fit_generator
-from avcg.refine import Deadline, Refinement
 from avcg.schema.schema import Schema
 from avcg.space.frames import take_rows
 

@@ -11,19 +11,29 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.calibration import Calibration
-from avcg.distillation import Distillation
 from avcg.explainer import Explainer
-from avcg.generator import DiagonalNormal, Generator, Request
+from avcg.method.calibration import Calibration
+from avcg.method.distillation import Distillation
+from avcg.method.generator import DiagonalNormal, Generator, Request
+from avcg.method.objective import Draws, objective
+from avcg.method.query import Question, choose
+from avcg.method.recipe import Recipe
+from avcg.method.reference_set import Bank
+from avcg.method.refine import Deadline, Refinement, Score, descend
+from avcg.method.risk import Hinge
+from avcg.method.tries import (
+    A_LITTLE,
+    HARDER,
+    LADDER,
+    LATENTS_EACH,
+    LOCKS,
+    REFUSED,
+    RETRY_LATENTS,
+    ROWS_FIRST,
+    ROWS_TRIED,
+)
 from avcg.models.adapter import as_rows
 from avcg.models.precision import full_precision
-from avcg.objective import Draws, objective
-from avcg.plausibility import Bank
-from avcg.questions import Question, choose
-from avcg.recipe import Recipe
-from avcg.refine import Deadline, Refinement, Score, descend
-from avcg.risk import Hinge
-from avcg.tries import A_LITTLE, HARDER, LADDER, LATENTS_EACH, LOCKS, REFUSED, RETRY_LATENTS, ROWS_FIRST, ROWS_TRIED
 
 # Refining also looks at answers with less margin, and at doing without each of the first changes.
 _EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3

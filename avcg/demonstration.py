@@ -19,12 +19,12 @@ from avcg.errors import MissingExtraError
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
+from avcg.method.recipe import Recipe
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
 from avcg.options import Option, at_least
 from avcg.outputs import write_whole
-from avcg.recipe import Recipe
 from avcg.report.plots import check_picture, plot_changes
 from avcg.space.tabular import TabularSpace
 

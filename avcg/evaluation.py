@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from avcg.amortized import AVCG
-from avcg.decisions import Decider
 from avcg.explainer import Explainer
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.decision import Decider
 from avcg.metrics import (
     column_changes,
     column_scales,

@@ -22,25 +22,25 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.answers import Counterfactuals, repeated_answers
-from avcg.decisions import Decider
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.split import Roles
+from avcg.method.decision import Decider
+from avcg.method.objective import target_log_probs
+from avcg.method.query import Question, choose
+from avcg.method.refine import Deadline, Refinement, prune
+from avcg.method.risk import lower_log_odds
+from avcg.method.tries import CONFIDENCE, REFUSED, SLACK
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
-from avcg.objective import target_log_probs
-from avcg.questions import Question, choose
-from avcg.refine import Deadline, Refinement, prune
-from avcg.risk import lower_log_odds
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.frames import take_rows
 from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
-from avcg.tries import CONFIDENCE, REFUSED, SLACK
 
 # What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
 _REFINED_MARGIN, _SPREAD = 0.5, 2.0

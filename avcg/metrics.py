@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.reference_set import nearest
 from avcg.models.autoencoders import ClassAutoencoders
-from avcg.plausibility import nearest
 from avcg.schema.features import Continuous
 from avcg.space.encoding import Encoding
 

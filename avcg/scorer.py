@@ -21,14 +21,7 @@ from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did
 from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
-from avcg.options import Option, Row, Status
-from avcg.schema.features import native
-from avcg.schema.schema import Schema
-from avcg.space.constraints import Freedom, Ranges, Vary, interval
-from avcg.space.encoding import Codes, Flags, Floats, Positions, Values
-from avcg.space.project import allowed_entries, apart, changes, charges, project, restore, without
-from avcg.space.records import values_of, written
-from avcg.tries import (
+from avcg.method.tries import (
     A_LITTLE,
     CONFIDENCE,
     HARDER,
@@ -43,6 +36,13 @@ from avcg.tries import (
     SAME,
     SLACK,
 )
+from avcg.options import Option, Row, Status
+from avcg.schema.features import native
+from avcg.schema.schema import Schema
+from avcg.space.constraints import Freedom, Ranges, Vary, interval
+from avcg.space.encoding import Codes, Flags, Floats, Positions, Values
+from avcg.space.project import allowed_entries, apart, changes, charges, project, restore, without
+from avcg.space.records import values_of, written
 
 _AT_ONCE = 512  # answers
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
@@ -336,7 +336,7 @@ class Scorer:
         return np.asarray(charges(self.encoding, x_cf, x).sum(axis=-1))
 
     def _choose(self, candidates: Codes, costs: Floats, n: int) -> Codes:
-        """(n, B, D) the cheapest that differ; see `avcg.questions.choose`."""
+        """(n, B, D) the cheapest that differ; see `avcg.method.query.choose`."""
         everyone, chosen = np.arange(costs.shape[1]), []
         for _ in range(n):
             found = candidates[costs.argmin(axis=0), everyone]

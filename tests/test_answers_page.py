@@ -19,12 +19,12 @@ from typer.testing import CliRunner
 
 from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe, Schema, retrains, toys
 from avcg.baselines.nearest import NearestUnlike
-from avcg.calibration import Calibration
 from avcg.commands.report import report_app
-from avcg.diagnostics import collapse
-from avcg.distillation import Distillation, Fidelity
 from avcg.errors import AvcgError, DataError, SettingError
 from avcg.guarantees.certificate import Certificate
+from avcg.method.calibration import Calibration
+from avcg.method.diagnostics import collapse
+from avcg.method.distillation import Distillation, Fidelity
 from avcg.options import MEANING
 from avcg.report import svg
 from avcg.report.answers_page import render
@@ -276,7 +276,7 @@ class TestNumbers:
             assert f"{label}: {counts[0]} before, {counts[1]} after" in page.text("opinions")
 
     def test_opinions_obey_a_threshold(self, answers, recourse):
-        from avcg.decisions import Decider
+        from avcg.method.decision import Decider
 
         strict = replace_attribute(recourse, "decider_", Decider(recourse.decider_.predictors, 0.8))
         found, some = opinions(answers, strict), good(answers)

@@ -19,7 +19,7 @@ from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.questions import Question
+from avcg.method.query import Question
 from avcg.testing import check_explainer
 
 TOY = toys.loans(n=300)

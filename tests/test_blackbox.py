@@ -36,26 +36,26 @@ from avcg import (
     TabularSpace,
     amortized,
     answering,
-    distillation,
     given,
     retrains,
     toys,
 )
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
-from avcg.decisions import Decider
-from avcg.distillation import Distillation
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.hypotheses import retrains as retraining
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.hypotheses.split import Roles
+from avcg.method import distillation
+from avcg.method.decision import Decider
+from avcg.method.distillation import Distillation
+from avcg.method.objective import target_log_probs
+from avcg.method.query import Question
+from avcg.method.risk import lower_log_odds
 from avcg.models.networks import draw_state, mlp
 from avcg.models.piecewise_linear import Ramps
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
-from avcg.objective import target_log_probs
-from avcg.questions import Question
-from avcg.risk import lower_log_odds
 from avcg.space.images import ImageSpace
 from avcg.testing import check_explainer, check_hypotheses
 

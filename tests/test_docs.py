@@ -201,7 +201,7 @@ class TestNames:
 
     def test_what_is_not_there_is_found(self):
         assert exists("avcg.Recipe.paper")
-        assert exists("avcg.objective.Terms.nll"), "a field without a default"
+        assert exists("avcg.method.objective.Terms.nll"), "a field without a default"
         assert not exists("avcg.Recipe.newspaper")
         assert not exists("avcg.nothing.such")
 

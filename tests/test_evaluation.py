@@ -11,8 +11,8 @@ from scipy.stats import beta
 
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
-from avcg.decisions import Decider
 from avcg.evaluation import Ask, Context, evaluate, measure
+from avcg.method.decision import Decider
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.training import Training
 from avcg.numeric import NumericReading

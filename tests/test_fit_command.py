@@ -10,9 +10,10 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg import amortized, distillation
+from avcg import amortized
 from avcg.commands.learning import Lesson, read_lesson
 from avcg.io.artefact import about
+from avcg.method import distillation
 from avcg.models.training import Training
 from avcg.schema.features import Categorical, Continuous
 

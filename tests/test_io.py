@@ -58,16 +58,12 @@ from avcg import (
     amortized,
     answering,
     audit,
-    distillation,
     from_sklearn,
     given,
     rashomon_set,
-    recipe,
-    refine,
     retrains,
     risk,
     toys,
-    tries,
 )
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.hypotheses.black_box import Asked
@@ -78,6 +74,7 @@ from avcg.io.networks import build, describe
 from avcg.io.packing import Packer, Unpacker
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
+from avcg.method import distillation, recipe, refine, tries
 from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.networks import cnn, mlp
 from avcg.models.piecewise_linear import Ramps

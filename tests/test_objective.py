@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from avcg import ImageSpace, Schema, TabularSpace, toys
-from avcg.decisions import Decider
 from avcg.errors import SettingError
-from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
+from avcg.method.decision import Decider
+from avcg.method.generator import DiagonalNormal, Generator, Request
+from avcg.method.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
+from avcg.method.recipe import Lesson, Recipe, draw_targets, mean_squared
+from avcg.method.reference_set import Bank, nearest
+from avcg.method.risk import Hinge, expected_log_likelihood, log_odds, worst_case
 from avcg.models.networks import draw_state, mlp
 from avcg.models.precision import full_precision, lower_precision
-from avcg.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
-from avcg.plausibility import Bank, nearest
-from avcg.recipe import Lesson, Recipe, draw_targets, mean_squared
-from avcg.risk import Hinge, expected_log_likelihood, log_odds, worst_case
 
 
 def rng(seed=0):

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from avcg import AVCG, MCDropout, Schema, TabularSpace, rashomon_set
 from avcg.baselines.vae import vae_terms
-from avcg.generator import DiagonalNormal, Generator, Request
 from avcg.guarantees.bounds import stability_bound
 from avcg.hypotheses.predictors import Stacked
 from avcg.hypotheses.split import Roles
+from avcg.method.generator import DiagonalNormal, Generator, Request
+from avcg.method.objective import Draws, objective
+from avcg.method.risk import expected_log_likelihood
 from avcg.models.networks import mlp
-from avcg.objective import Draws, objective
-from avcg.risk import expected_log_likelihood
 
 FRAME = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 3)), columns=["a", "b", "c"])
 SPACE = TabularSpace.fit(Schema.infer(FRAME), FRAME)

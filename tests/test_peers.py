@@ -13,10 +13,10 @@ import torch
 from torch import nn
 
 from avcg import Classifier, Schema, TabularSpace, toys
-from avcg.decisions import Decider
 from avcg.errors import DataError
 from avcg.evaluation import Context
 from avcg.hypotheses.predictors import Stacked
+from avcg.method.decision import Decider
 from avcg.models.networks import cnn
 
 ROOT = Path(__file__).parent.parent

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avcg.errors import SettingError
-from avcg.risk import CVaR, Entropic, expected_log_likelihood, log_expected_likelihood, worst_case
+from avcg.method.risk import CVaR, Entropic, expected_log_likelihood, log_expected_likelihood, worst_case
 
 
 def draw(seed, shape=(7, 3, 4)):

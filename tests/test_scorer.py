@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from avcg import AVCG, Classifier, MCDropout, Recipe, Schema, load, retrains, toys
-from avcg.decisions import Decider
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
-from avcg.generator import Request
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.tensors import read_tensors, write_tensors
+from avcg.method.decision import Decider
+from avcg.method.generator import Request
 from avcg.scorer import Scorer
 
 LOANS = toys.loans(n=700)

@@ -11,14 +11,14 @@ from torch import Tensor
 from avcg.baselines.vae import fit_vae, vae_terms
 from avcg.errors import SettingError, whole
 from avcg.explainer import Explainer
-from avcg.generator import STAY
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.generator import STAY
+from avcg.method.objective import target_log_probs
+from avcg.method.query import Question
+from avcg.method.risk import log_odds
 from avcg.models.adapter import Model
-from avcg.objective import target_log_probs
 from avcg.progress import progress
-from avcg.questions import Question
-from avcg.risk import log_odds
 from avcg.schema.schema import Schema
 
 # Of Adam, as is usual.

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from avcg.explainer import Explainer
-from avcg.plausibility import Bank
-from avcg.questions import Question
+from avcg.method.query import Question
+from avcg.method.reference_set import Bank
 
 # Nearest rows looked at before a search is given up.
 _LOOKED_AT = 50

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from avcg.baselines.descent import Descent, GradientSearch, start_of
-from avcg.objective import target_log_probs
-from avcg.questions import Question
-from avcg.risk import log_odds
+from avcg.method.objective import target_log_probs
+from avcg.method.query import Question
+from avcg.method.risk import log_odds
 
 # Searches run side by side for each row, by what their hypotheses weigh at first; weights then adapt.
 _WEIGHTS = (0.3, 3.0)

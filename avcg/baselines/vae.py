@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from avcg.explainer import Explainer
-from avcg.generator import Generator, Request
+from avcg.method.generator import Generator, Request
+from avcg.method.query import Question
 from avcg.models.training import Training, train
-from avcg.questions import Question
 from avcg.space.base import Space
 
 _STEPS, _ROWS = 2000, 128

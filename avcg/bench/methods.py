@@ -15,7 +15,7 @@ from avcg.bench.protocol import Method
 from avcg.errors import SettingError, did_you_mean
 from avcg.explainer import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
-from avcg.recipe import Recipe
+from avcg.method.recipe import Recipe
 
 Make = Callable[[Method, HypothesisDistribution, int | None, str, int], Explainer]
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from avcg import datasets
 from avcg.bench.models import MODELS, as_categories
 from avcg.bench.protocol import Hypotheses, Protocol
-from avcg.decisions import Decider
 from avcg.evaluation import Context, Reread
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
@@ -23,6 +22,7 @@ from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Predictors, Remote
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retrains import How, retrains
+from avcg.method.decision import Decider
 from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.black_box import BlackBox

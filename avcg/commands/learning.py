@@ -21,10 +21,10 @@ from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import given
 from avcg.hypotheses.retrains import How, retrains
+from avcg.method.recipe import Recipe
 from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
-from avcg.recipe import Recipe
 from avcg.schema.schema import Schema
 from avcg.space.frames import MOST_CATEGORIES
 from avcg.space.tabular import TabularSpace

@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.guarantees.bounds import (
-    Floats,
-    _check_confidence,
-    cantelli,
-    clopper_pearson,
-    markov,
-)
+from avcg.guarantees.bounds import Floats, _check_confidence, cantelli, clopper_pearson, markov
 from avcg.hypotheses.predictors import Predictors
 
 # Answers times hypotheses that are asked at once.

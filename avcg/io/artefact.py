@@ -16,13 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import avcg
-from avcg import risk
 from avcg.amortized import AVCG
-from avcg.calibration import Calibration
-from avcg.decisions import Decider
-from avcg.distillation import Distillation, Fidelity
 from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, whole
-from avcg.generator import Generator
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Remote, Stacked
@@ -42,9 +37,14 @@ from avcg.io.graphs import scorer_parts
 from avcg.io.packing import PARTS, Packer, Unpacker, as_array
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.objective import Weights
-from avcg.plausibility import Bank
-from avcg.recipe import Recipe, mean_squared
+from avcg.method import risk
+from avcg.method.calibration import Calibration
+from avcg.method.decision import Decider
+from avcg.method.distillation import Distillation, Fidelity
+from avcg.method.generator import Generator
+from avcg.method.objective import Weights
+from avcg.method.recipe import Recipe, mean_squared
+from avcg.method.reference_set import Bank
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.images import ImageSpace

@@ -16,16 +16,16 @@ import torch
 from torch import Tensor, nn
 
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
-from avcg.generator import Generator, Request
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
+from avcg.method.generator import Generator, Request
+from avcg.method.tries import CONFIDENCE, LATENTS_EACH
 from avcg.options import MOST_ANSWERS
 from avcg.scorer import GENERATOR, JUDGES, TABLES
 from avcg.space.relax import Relaxation
 from avcg.space.tabular import TabularSpace
-from avcg.tries import CONFIDENCE, LATENTS_EACH
 
 if TYPE_CHECKING:
     from avcg.answering import Amortized

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, MissingExtraError
 from avcg.io.folder import misfit
+from avcg.method.tries import LATENTS_EACH, RETRY_LATENTS
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space.constraints import Freedom
 from avcg.space.encoding import Codes, Encoding, Floats, Values
 from avcg.space.links import Link
-from avcg.tries import LATENTS_EACH, RETRY_LATENTS
 
 _SCALES = ("center", "scale", "low", "high")
 _LIMITS = ("low", "high", "no_fall", "no_rise", "may_enter", "max_changes")

@@ -15,6 +15,7 @@ from avcg.auditing import read_answers
 from avcg.errors import SettingError
 from avcg.explainer import Explainer
 from avcg.guarantees.certificate import Certificate
+from avcg.method.tries import CONFIDENCE
 from avcg.options import MEANING
 from avcg.report.listing import SYMBOLS, listed, spoken
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
@@ -45,7 +46,6 @@ from avcg.report.svg import (
     ticks,
 )
 from avcg.report.trained import collapse_of, frontier_of, students_of
-from avcg.tries import CONFIDENCE
 
 TITLE = "What would have to change"
 _FEWEST_SPREAD = 4  # of whom a middle half is more than the median

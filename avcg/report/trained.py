@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from avcg.amortized import AVCG
-from avcg.calibration import CLEAR
-from avcg.diagnostics import COLLAPSED, collapse
 from avcg.explainer import Explainer
+from avcg.method.calibration import CLEAR
+from avcg.method.diagnostics import COLLAPSED, collapse
 from avcg.report.page import figure, percent, precise, signed
 from avcg.report.svg import Point, Words, curve, frontier, share_bar
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
+from avcg.method.tries import CONFIDENCE
 from avcg.options import Row
 from avcg.schema.features import Continuous, Feature, native
 from avcg.schema.schema import Schema
 from avcg.space.constraints import Freedom
 from avcg.space.encoding import Encoding
-from avcg.tries import CONFIDENCE
 
 if TYPE_CHECKING:
     from avcg.amortized import AVCG

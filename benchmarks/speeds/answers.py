@@ -12,8 +12,8 @@ import torch
 from avcg import Classifier, datasets, load
 from avcg.guarantees.certificate import certify as certificate
 from avcg.hypotheses.predictors import Stacked
+from avcg.method.query import Question
 from avcg.models.networks import draw_state, mlp
-from avcg.questions import Question
 from speeds.models import member
 from speeds.timing import adult_artefact, median_seconds, turn_by_turn
 

@@ -14,11 +14,11 @@ from rich.table import Table
 from torch import nn
 
 from avcg import Classifier, MCDropout, Recipe, datasets
-from avcg.decisions import Decider
-from avcg.generator import Generator, Request
+from avcg.method.decision import Decider
+from avcg.method.generator import Generator, Request
+from avcg.method.recipe import Lesson
 from avcg.models.precision import full_precision
 from avcg.models.training import adam
-from avcg.recipe import Lesson
 
 _SIDE = 8192  # of the square matrices whose product is the card's rate
 

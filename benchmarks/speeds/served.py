@@ -19,8 +19,8 @@ def onnx(repeats: int, folder: str | None) -> None:
     import onnxruntime
 
     from avcg import load
-    from avcg.generator import Request
     from avcg.io.folder import read_file, read_manifest
+    from avcg.method.generator import Request
     from avcg.scorer import GENERATOR, Scorer
 
     torch.set_num_threads(1)

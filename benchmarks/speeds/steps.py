@@ -14,15 +14,15 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
-from avcg.decisions import Decider
-from avcg.generator import Generator
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
+from avcg.method.decision import Decider
+from avcg.method.generator import Generator
+from avcg.method.recipe import Lesson
+from avcg.method.reference_set import Bank
 from avcg.models.adapter import class_positions
 from avcg.models.networks import draw_state, mlp
 from avcg.models.training import adam
-from avcg.plausibility import Bank
-from avcg.recipe import Lesson
 from speeds.models import member
 
 N_HYPOTHESES, N_LATENTS = 50, 5

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avcg.generator import DiagonalNormal, Generator, Proposal, Request
 from avcg.hypotheses.predictors import Predictors
-from avcg.risk import Risk
+from avcg.method.generator import DiagonalNormal, Generator, Proposal, Request
+from avcg.method.risk import Risk
 from avcg.space.base import Space
 
 # (..., B, *event) answers and (B, *event) factuals to (..., B).

@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avcg.decisions import Decider
 from avcg.errors import SettingError, whole
-from avcg.generator import Decoder, Generator, Request
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.method.cuda_graphs import SteadyLoss
+from avcg.method.decision import Decider
+from avcg.method.generator import Decoder, Generator, Request
+from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
+from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
 from avcg.models.training import Epoch, Training, train
-from avcg.objective import Distance, Draws, Plausibility, Weights, objective
-from avcg.recorded import SteadyLoss
-from avcg.risk import Hinge, Risk, expected_log_likelihood
 from avcg.space.base import Space
 from avcg.space.tabular import TabularSpace
 

@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
+from avcg.method.objective import target_log_probs
+from avcg.method.query import Question
+from avcg.method.refine import Deadline, prune
+from avcg.method.risk import lower_log_odds
 from avcg.models.networks import mlp
 from avcg.models.piecewise_linear import Ramps
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
-from avcg.objective import target_log_probs
-from avcg.questions import Question
-from avcg.refine import Deadline, prune
-from avcg.risk import lower_log_odds
 from avcg.space.base import Space
 
 _HIDDEN = (64, 64)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 from torch import Tensor
 
-from avcg.decisions import Decider
 from avcg.hypotheses.predictors import Predictors
-from avcg.questions import Question
+from avcg.method.decision import Decider
+from avcg.method.query import Question
 
 # Standard errors over hypotheses by which a promise is kept clear.
 CLEAR = 2.0

@@ -12,10 +12,10 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from avcg.generator import Generator, Request
 from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.objective import Distance, Draws, Weights, objective
-from avcg.risk import Hinge, Risk
+from avcg.method.generator import Generator, Request
+from avcg.method.objective import Distance, Draws, Weights, objective
+from avcg.method.risk import Hinge, Risk
 from avcg.space.base import Space
 
 

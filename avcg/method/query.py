@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from avcg.answers import repeated_answers
+from avcg.method.tries import NEAR, SAME
 from avcg.space.base import Space
-from avcg.tries import NEAR, SAME
 
 # Answers of a row that are all kept apart from each other; of more, so many at a time.
 _TOGETHER = 16

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avcg.errors import SettingError, whole
-from avcg.generator import DiagonalNormal
+from avcg.method.generator import DiagonalNormal
 from avcg.space.base import Space
 
 # From (M, *event) candidates and (M,) which row each is for, to (M,) whether it will do.
