@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from avcg import errors as errors
     from avcg import testing as testing
     from avcg import toys as toys
-    from avcg.amortized import AVCG as AVCG
-    from avcg.answers import Counterfactuals as Counterfactuals
     from avcg.auditing import audit as audit
     from avcg.auditing import feasibility as feasibility
     from avcg.auditing import survival_curve as survival_curve
-    from avcg.explainer import Explainer as Explainer
+    from avcg.explainers.avcg import AVCG as AVCG
+    from avcg.explainers.base import Explainer as Explainer
+    from avcg.explainers.counterfactuals import Counterfactuals as Counterfactuals
     from avcg.guarantees import certificate as certificates
     from avcg.hypotheses import multiplicity as multiplicity
     from avcg.hypotheses.base import HypothesisDistribution as HypothesisDistribution
@@ -56,14 +56,14 @@ if TYPE_CHECKING:
     from avcg.space.tabular import TabularSpace as TabularSpace
 
 _HOME = {
-    "AVCG": "avcg.amortized",
+    "AVCG": "avcg.explainers.avcg",
     "BlackBox": "avcg.models.black_box",
     "Categorical": "avcg.schema.features",
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.schema.features",
-    "Counterfactuals": "avcg.answers",
+    "Counterfactuals": "avcg.explainers.counterfactuals",
     "DeepEnsemble": "avcg.hypotheses.base",
-    "Explainer": "avcg.explainer",
+    "Explainer": "avcg.explainers.base",
     "FiniteSet": "avcg.hypotheses.base",
     "GaussianPosterior": "avcg.hypotheses.base",
     "HypothesisDistribution": "avcg.hypotheses.base",

@@ -15,13 +15,13 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.answers import Counterfactuals
 from avcg.errors import DataError, SettingError
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING
 from avcg.grouping import groups_of, share_of
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.judging import Panel, Votes, replacements
-from avcg.options import MEANING
 from avcg.space.encoding import Flags
 from avcg.space.serialize import plain
 

@@ -12,10 +12,11 @@ import pandas as pd
 import torch
 
 from avcg import datasets
-from avcg.amortized import AVCG
-from avcg.answers import Counterfactuals
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.errors import MissingExtraError
+from avcg.explainers.avcg import AVCG
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import Option, at_least
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
@@ -23,7 +24,6 @@ from avcg.method.recipe import Recipe
 from avcg.metrics import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
-from avcg.options import Option, at_least
 from avcg.outputs import write_whole
 from avcg.report.plots import check_picture, plot_changes
 from avcg.space.tabular import TabularSpace

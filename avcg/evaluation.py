@@ -16,8 +16,8 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from avcg.amortized import AVCG
-from avcg.explainer import Explainer
+from avcg.explainers.avcg import AVCG
+from avcg.explainers.base import Explainer
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors

@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.answers import Counterfactuals
 from avcg.baselines.descent import GradientSearch
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.bounds import Floats
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet

@@ -1,6 +1,6 @@
 """Answers from a stored explainer with numpy and onnxruntime alone: no torch, no pandas, up in half a second.
 
-The same steps as `avcg.answering.Amortized` takes, on the two graphs that ``save(path, graphs=True)`` puts beside the
+The same steps as `avcg.explainers.amortized.Amortized` takes, on the two graphs that ``save(path, graphs=True)`` puts beside the
 weights: one pass, then more tries where the teachers refuse the first answer. What may not change is heeded by the
 same projection that everyone uses.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.explainers.records import Option, Row, Status
 from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
@@ -36,7 +37,6 @@ from avcg.method.tries import (
     SAME,
     SLACK,
 )
-from avcg.options import Option, Row, Status
 from avcg.schema.features import native
 from avcg.schema.schema import Schema
 from avcg.space.constraints import Freedom, Ranges, Vary, interval

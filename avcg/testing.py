@@ -7,11 +7,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from avcg.answers import Counterfactuals
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
-from avcg.options import MEANING
 from avcg.space.tabular import TabularSpace
 
 

@@ -21,11 +21,11 @@ from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe,
 from avcg.baselines.nearest import NearestUnlike
 from avcg.commands.report import report_app
 from avcg.errors import AvcgError, DataError, SettingError
+from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.calibration import Calibration
 from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
-from avcg.options import MEANING
 from avcg.report import svg
 from avcg.report.answers_page import render
 from avcg.report.page import at_least, figure, percent, short

@@ -34,14 +34,14 @@ from avcg import (
     Refinement,
     Schema,
     TabularSpace,
-    amortized,
-    answering,
     given,
     retrains,
     toys,
 )
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.errors import DataError, MissingExtraError, SettingError
+from avcg.explainers import amortized as answering
+from avcg.explainers import avcg as amortized
 from avcg.hypotheses import retrains as retraining
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked

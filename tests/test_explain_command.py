@@ -12,10 +12,10 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg.answers import Counterfactuals
 from avcg.commands import answer_files
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import readings_of, typed
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.scale import answered, answering
 from avcg.scorer import Scorer
 

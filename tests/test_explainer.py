@@ -12,17 +12,17 @@ import torch
 
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
-from avcg.answers import repeated_answers
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
+from avcg.explainers.counterfactuals import repeated_answers
+from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import Roles
 from avcg.method.decision import Decider
 from avcg.method.query import choose
 from avcg.method.refine import Deadline, prune
-from avcg.options import MEANING
 
 SHORT = Recipe(steps=400, layers=(64, 64), batch_size=128)
 TOY = toys.loans(n=500)

@@ -10,8 +10,8 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg import amortized
 from avcg.commands.learning import Lesson, read_lesson
+from avcg.explainers import avcg as amortized
 from avcg.io.artefact import about
 from avcg.method import distillation
 from avcg.models.training import Training

@@ -55,8 +55,6 @@ from avcg import (
     Refinement,
     Schema,
     TabularSpace,
-    amortized,
-    answering,
     audit,
     from_sklearn,
     given,
@@ -66,6 +64,8 @@ from avcg import (
     toys,
 )
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
+from avcg.explainers import amortized as answering
+from avcg.explainers import avcg as amortized
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.io import artefact

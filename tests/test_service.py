@@ -48,8 +48,8 @@ from avcg import (
 from avcg.baselines.nearest import NearestUnlike
 from avcg.commands.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
+from avcg.explainers.records import MEANING, Option, Row
 from avcg.io.artefact import save
-from avcg.options import MEANING, Option, Row
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
 from avcg.serve.guard import hurried

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avcg.baselines.vae import fit_vae, vae_terms
 from avcg.errors import SettingError, whole
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.generator import STAY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
 from avcg.method.generator import Generator, Request
 from avcg.method.query import Question
 from avcg.models.training import Training, train

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from avcg.amortized import AVCG
 from avcg.baselines.descent import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.search import RobustSearch
 from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
 from avcg.bench.protocol import Method
 from avcg.errors import SettingError, did_you_mean
-from avcg.explainer import Explainer
+from avcg.explainers.avcg import AVCG
+from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.method.recipe import Recipe
 

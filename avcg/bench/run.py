@@ -26,7 +26,7 @@ from avcg.bench.protocol import Method, Protocol, read_protocol
 from avcg.bench.store import Key, Store, file_name, keys_of
 from avcg.errors import MissingExtraError, SettingError, did_you_mean, whole
 from avcg.evaluation import Ask, measure
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
 from avcg.hypotheses.rashomon import RashomonSet
 from avcg.progress import progress
 

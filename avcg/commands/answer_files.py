@@ -13,9 +13,9 @@ from typing import Protocol, Self
 import numpy as np
 import pandas as pd
 
-from avcg.answers import Counterfactuals
 from avcg.commands.row_files import Rows
 from avcg.errors import DataError
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import Certificate
 from avcg.scale.answered import Answered, own_names, written
 from avcg.space.serialize import plain

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from avcg.amortized import AVCG
     from avcg.auditing import Audit
+    from avcg.explainers.avcg import AVCG
 
 audit_app = typer.Typer()
 

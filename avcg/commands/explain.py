@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avcg.errors import SettingError
-from avcg.options import MEANING, at_least
+from avcg.explainers.records import MEANING, at_least
 from avcg.outputs import check_output
 from avcg.progress import console, progress
 

@@ -10,7 +10,7 @@ import typer
 
 from avcg.commands.wishes import listed
 from avcg.errors import MissingExtraError, SettingError
-from avcg.options import MEANING, at_least
+from avcg.explainers.records import MEANING, at_least
 from avcg.progress import console
 
 if TYPE_CHECKING:

@@ -11,12 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.amortized import AVCG
 from avcg.auditing import TOLD
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
 from avcg.commands.wishes import check_columns, label_of, number_range, split_column
 from avcg.errors import DataError, SettingError, enumerate_some
+from avcg.explainers.avcg import AVCG
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import given

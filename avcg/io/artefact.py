@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import avcg
-from avcg.amortized import AVCG
 from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, whole
+from avcg.explainers.avcg import AVCG
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Remote, Stacked

@@ -16,19 +16,19 @@ import torch
 from torch import Tensor, nn
 
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
+from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
 from avcg.method.generator import Generator, Request
 from avcg.method.tries import CONFIDENCE, LATENTS_EACH
-from avcg.options import MOST_ANSWERS
 from avcg.scorer import GENERATOR, JUDGES, TABLES
 from avcg.space.relax import Relaxation
 from avcg.space.tabular import TabularSpace
 
 if TYPE_CHECKING:
-    from avcg.answering import Amortized
+    from avcg.explainers.amortized import Amortized
 
 _OPSET = 20
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")

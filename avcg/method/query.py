@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from avcg.answers import repeated_answers
+from avcg.explainers.counterfactuals import repeated_answers
 from avcg.method.tries import NEAR, SAME
 from avcg.space.base import Space
 

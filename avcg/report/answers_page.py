@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.answers import Counterfactuals
 from avcg.auditing import read_answers
 from avcg.errors import SettingError
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.tries import CONFIDENCE
-from avcg.options import MEANING
 from avcg.report.listing import SYMBOLS, listed, spoken
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
 from avcg.report.population import (

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from avcg.options import Option
+from avcg.explainers.records import Option
 from avcg.report.page import fill, percent, precise, short
 from avcg.report.svg import Part, share_bar, stacked_bar
 

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.answers import Counterfactuals
 from avcg.errors import DataError
-from avcg.explainer import Explainer
-from avcg.options import MEANING, Option, Row
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING, Option, Row
 from avcg.report.page import at_least, short
 from avcg.report.pictures import Triple, triples
 from avcg.report.svg import dumbbell

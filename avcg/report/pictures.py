@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.answers import Counterfactuals
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.images import ImageSpace, Pixels
 
 _LARGEST = 96  # pixels of a side

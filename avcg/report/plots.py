@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.answers import Counterfactuals
 from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
-from avcg.options import Option, Row, at_least
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import Option, Row, at_least
 from avcg.space.encoding import is_gap
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avcg.answers import Counterfactuals
 from avcg.auditing import TOLD
 from avcg.errors import DataError
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING
 from avcg.grouping import groups_of, share_of
 from avcg.guarantees.bounds import Floats
 from avcg.hypotheses.multiplicity import disagreement, viable_prediction_range
 from avcg.models.adapter import class_positions
-from avcg.options import MEANING
 from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from avcg.amortized import AVCG
-from avcg.explainer import Explainer
+from avcg.explainers.avcg import AVCG
+from avcg.explainers.base import Explainer
 from avcg.method.calibration import CLEAR
 from avcg.method.diagnostics import COLLAPSED, collapse
 from avcg.report.page import figure, percent, precise, signed

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from avcg.answers import Counterfactuals
 from avcg.commands.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.errors import DataError
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions
 from avcg.space.serialize import plain
 

@@ -14,11 +14,11 @@ import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
 
-from avcg.amortized import AVCG
-from avcg.answers import Counterfactuals
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, readings_of, typed
 from avcg.commands.wishes import check_columns, label_of
 from avcg.errors import ArtefactError, DataError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.explainers.avcg import AVCG
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artefact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
 from avcg.scale.answered import Answered

@@ -8,16 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
+from avcg.explainers.records import Row
 from avcg.method.tries import CONFIDENCE
-from avcg.options import Row
 from avcg.schema.features import Continuous, Feature, native
 from avcg.schema.schema import Schema
 from avcg.space.constraints import Freedom
 from avcg.space.encoding import Encoding
 
 if TYPE_CHECKING:
-    from avcg.amortized import AVCG
-    from avcg.explainer import Explainer
+    from avcg.explainers.avcg import AVCG
+    from avcg.explainers.base import Explainer
 
 # Whole numbers up to here are told apart by a float64, so that an answer comes back as it was meant.
 _EXACT = 2**53
@@ -171,8 +171,8 @@ def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
     """
 
     def judged(answers: bytes) -> str:
-        from avcg.answers import Counterfactuals
         from avcg.auditing import audit
+        from avcg.explainers.counterfactuals import Counterfactuals
         from avcg.hypotheses.finite import FiniteSet
 
         mine = explainer()

@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
-from avcg.options import Status
+from avcg.explainers.records import Status
 
 _LONGEST = 600  # of a reason: a value that is quoted in it may be a whole book
 

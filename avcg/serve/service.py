@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 
 import avcg
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean
-from avcg.options import MEANING, MOST_ANSWERS, Option, Row
+from avcg.explainers.records import MEANING, MOST_ANSWERS, Option, Row
 from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
 from avcg.serve.description import assumption, check_examples, describe

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from avcg.options import Row
+from avcg.explainers.records import Row
 from avcg.serve.engine import Engine
 
 _PATIENCE = 0.0003  # seconds

@@ -22,7 +22,7 @@ import avcg
 from avcg.baselines.descent import Schut
 from avcg.baselines.search import RobustSearch
 from avcg.bench.problem import Problem
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
 from avcg.scorer import Scorer
 
 _HERE = Path(__file__).parent

@@ -11,7 +11,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.explainer import Explainer
+from avcg.explainers.base import Explainer
 from avcg.method.calibration import Calibration
 from avcg.method.distillation import Distillation
 from avcg.method.generator import DiagonalNormal, Generator, Request

@@ -21,8 +21,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.answers import Counterfactuals, repeated_answers
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.explainers.counterfactuals import Counterfactuals, repeated_answers
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError, whole
+from avcg.explainers.records import MEANING, Option, Row, at_least
 from avcg.guarantees.bounds import Floats
 from avcg.guarantees.certificate import Certificate
-from avcg.options import MEANING, Option, Row, at_least
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
 from avcg.space.serialize import pack_rows, plain, unpack_rows

@@ -16,8 +16,8 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.answering import Amortized
 from avcg.errors import DataError
+from avcg.explainers.amortized import Amortized
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.method.calibration import CLEAR, Calibration, calibrate, survival_of
 from avcg.method.decision import Decider

@@ -1,0 +1,1 @@
+"""What people call: explainers, and the counterfactuals they return."""
