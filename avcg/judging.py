@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.baselines.descent import GradientSearch
+from avcg.baselines.gradient import GradientSearch
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals

@@ -40,7 +40,7 @@ from avcg import (
     toys,
 )
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
-from avcg.baselines.search import RobustSearch
+from avcg.baselines.robust_search import RobustSearch
 from avcg.cli import app
 from avcg.errors import AvcgError, DataError, SettingError
 from avcg.hypotheses.predictors import Stacked

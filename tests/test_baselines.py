@@ -12,10 +12,10 @@ from sklearn.tree import DecisionTreeClassifier
 from torch import nn
 
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, Schema, TabularSpace, retrains, toys
-from avcg.baselines.descent import QUCE, Batten, Descent, EntropicSearch, Schut, Wachter
+from avcg.baselines.cfvae import CFVAE, OwnLabelCFVAE
+from avcg.baselines.gradient import QUCE, Batten, Descent, EntropicSearch, Schut, Wachter
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
-from avcg.baselines.search import RobustSearch
-from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
+from avcg.baselines.robust_search import RobustSearch
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
@@ -55,7 +55,7 @@ def to_one(explainer, *rows):
 
 @pytest.fixture(autouse=True)
 def _autoencoders_are_trained_briefly(monkeypatch):
-    monkeypatch.setattr("avcg.baselines.vae._STEPS", 60)
+    monkeypatch.setattr("avcg.baselines.cfvae._STEPS", 60)
 
 
 def quick(kind, hypotheses=MASKS, **settings):

@@ -13,7 +13,7 @@ import torch
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, Refinement, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
-from avcg.baselines.search import RobustSearch
+from avcg.baselines.robust_search import RobustSearch
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
 from avcg.explainers.counterfactuals import repeated_answers
 from avcg.explainers.records import MEANING
@@ -594,8 +594,8 @@ class TestNeighbours:
 
 class TestContract:
     def test_every_method_keeps_it(self, recourse):
-        from avcg.baselines.descent import Descent
-        from avcg.baselines.search import RobustSearch
+        from avcg.baselines.gradient import Descent
+        from avcg.baselines.robust_search import RobustSearch
         from avcg.testing import check_explainer
 
         rows = TOY.X.head(24)
@@ -618,8 +618,8 @@ class TestContract:
 
 class TestSearch:
     def test_every_teacher_is_convinced_or_there_is_no_answer(self):
-        from avcg.baselines.descent import Descent
-        from avcg.baselines.search import RobustSearch
+        from avcg.baselines.gradient import Descent
+        from avcg.baselines.robust_search import RobustSearch
 
         found = RobustSearch(RETRAINS, descent=Descent(150, probability=0.8, proximity=1.0)).fit(TOY.X)
         answers = found.generate(DENIED)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from avcg import AVCG, MCDropout, Schema, TabularSpace, rashomon_set
-from avcg.baselines.vae import vae_terms
+from avcg.baselines.cfvae import vae_terms
 from avcg.guarantees.bounds import stability_bound
 from avcg.hypotheses.predictors import Stacked
 from avcg.hypotheses.split import Roles

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from avcg.baselines.descent import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
+from avcg.baselines.cfvae import CFVAE, OwnLabelCFVAE
+from avcg.baselines.gradient import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
-from avcg.baselines.search import RobustSearch
-from avcg.baselines.vae import CFVAE, OwnLabelCFVAE
+from avcg.baselines.robust_search import RobustSearch
 from avcg.bench.protocol import Method
 from avcg.errors import SettingError, did_you_mean
 from avcg.explainers.avcg import AVCG

@@ -19,8 +19,8 @@ from exchange import Clock, Positions, Task, read_answers, write_task
 from threadpoolctl import threadpool_limits
 
 import avcg
-from avcg.baselines.descent import Schut
-from avcg.baselines.search import RobustSearch
+from avcg.baselines.gradient import Schut
+from avcg.baselines.robust_search import RobustSearch
 from avcg.bench.problem import Problem
 from avcg.explainers.base import Explainer
 from avcg.scorer import Scorer

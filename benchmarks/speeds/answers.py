@@ -130,8 +130,8 @@ def alone(repeats: int) -> None:
 def searches(repeats: int) -> None:
     """Every iterative baseline on 100 rows of breast cancer: in one batch, and row by row."""
     from avcg import MCDropout
-    from avcg.baselines.descent import QUCE, Batten, EntropicSearch, Schut, Wachter
-    from avcg.baselines.search import RobustSearch
+    from avcg.baselines.gradient import QUCE, Batten, EntropicSearch, Schut, Wachter
+    from avcg.baselines.robust_search import RobustSearch
 
     data = datasets.load("breast_cancer")
     train, _, test = data.split(seed=0)

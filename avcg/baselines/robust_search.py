@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from avcg.baselines.descent import Descent, GradientSearch, start_of
+from avcg.baselines.gradient import Descent, GradientSearch, start_of
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Question
 from avcg.method.risk import log_odds

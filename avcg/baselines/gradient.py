@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avcg.baselines.vae import fit_vae, vae_terms
+from avcg.baselines.cfvae import fit_vae, vae_terms
 from avcg.errors import SettingError, whole
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
