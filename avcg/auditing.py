@@ -19,9 +19,9 @@ from avcg.errors import DataError, SettingError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
-from avcg.grouping import groups_of, share_of
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.judging import Panel, Votes, replacements
+from avcg.metrics.groups import groups_of, share_of
 from avcg.space.encoding import Flags
 from avcg.space.serialize import plain
 

@@ -21,7 +21,7 @@ from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
 from avcg.method.recipe import Recipe
-from avcg.metrics import columns_changed, distance_to_rows, l1_distance
+from avcg.metrics.functional import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
 from avcg.outputs import write_whole

@@ -11,11 +11,11 @@ from scipy.stats import beta
 
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
-from avcg.evaluation import Ask, Context, evaluate, measure
 from avcg.method.decision import Decider
+from avcg.metrics.evaluate import Ask, Context, evaluate, measure
+from avcg.metrics.numeric_view import NumericReading
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.training import Training
-from avcg.numeric import NumericReading
 
 LOANS = toys.loans(n=240)
 READING = NumericReading.fit(LOANS.schema, LOANS.X)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from avcg import Schema, TabularSpace, metrics
+from avcg import Schema, TabularSpace
 from avcg.hypotheses.predictors import Opaque, Stacked
+from avcg.metrics import functional as metrics
 from avcg.models.autoencoders import ClassAutoencoders
 
 # Scaled to 0..1: age by its span 40, pay by 4 (its third row is a gap), job one of three.

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from avcg import Continuous, Schema, TabularSpace, datasets, toys
-from avcg.numeric import NumericReading
+from avcg.metrics.numeric_view import NumericReading
 
 LOANS = toys.loans(n=200)
 READING = NumericReading.fit(LOANS.schema, LOANS.X)

@@ -14,9 +14,9 @@ from torch import nn
 
 from avcg import Classifier, Schema, TabularSpace, toys
 from avcg.errors import DataError
-from avcg.evaluation import Context
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.decision import Decider
+from avcg.metrics.evaluate import Context
 from avcg.models.networks import cnn
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,6 @@ from torch import Tensor
 from avcg import datasets
 from avcg.bench.models import MODELS, as_categories
 from avcg.bench.protocol import Hypotheses, Protocol
-from avcg.evaluation import Context, Reread
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet, PointMass
@@ -23,12 +22,13 @@ from avcg.hypotheses.predictors import Predictors, Remote
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retrains import How, retrains
 from avcg.method.decision import Decider
+from avcg.metrics.evaluate import Context, Reread
+from avcg.metrics.numeric_view import NumericReading
 from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.models.training import Training
-from avcg.numeric import NumericReading
 from avcg.space.tabular import TabularSpace
 
 # Streams of chance that must not meet: what methods draw, what judges draw.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avcg.method.generator import DiagonalNormal
 from avcg.method.query import Question
-from avcg.metrics import personalisation
+from avcg.metrics.functional import personalisation
 
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 COLLAPSED, _ACTIVE = 0.1, 0.01

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from avcg.grouping import MISSING
+from avcg.metrics.groups import MISSING
 from avcg.space.encoding import is_gap
 
 _LONGEST = 80  # characters of a value; a page is for looking at

@@ -20,9 +20,9 @@ from avcg.errors import DataError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
-from avcg.grouping import groups_of, share_of
 from avcg.guarantees.bounds import Floats
 from avcg.hypotheses.multiplicity import disagreement, viable_prediction_range
+from avcg.metrics.groups import groups_of, share_of
 from avcg.models.adapter import class_positions
 from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags

@@ -105,7 +105,7 @@ def alone(repeats: int) -> None:
     from functools import partial
 
     from avcg import AVCG, MCDropout, Recipe
-    from avcg.numeric import NumericReading
+    from avcg.metrics.numeric_view import NumericReading
 
     torch.set_num_threads(1)
     for name in ("adult", "breast_cancer", "heart", "spambase"):

@@ -22,7 +22,7 @@ from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.decision import Decider
-from avcg.metrics import (
+from avcg.metrics.functional import (
     column_changes,
     column_scales,
     columns_changed,
@@ -46,7 +46,7 @@ from avcg.space.encoding import Encoding
 from avcg.space.frames import take_rows
 from avcg.space.tabular import TabularSpace
 
-# From codes to the codes of what a proper row would be; see `avcg.numeric.NumericReading`.
+# From codes to the codes of what a proper row would be; see `avcg.metrics.numeric_view.NumericReading`.
 Reread = Callable[[Tensor], Tensor]
 
 _TIMED_ALONE = 8  # rows answered one at a time

@@ -1,0 +1,1 @@
+"""Measures of answers, by judges that no method has seen."""
