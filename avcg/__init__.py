@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from avcg import datasets as datasets
     from avcg import errors as errors
     from avcg import testing as testing
-    from avcg import toys as toys
     from avcg.auditing import audit as audit
     from avcg.auditing import feasibility as feasibility
     from avcg.auditing import survival_curve as survival_curve
+    from avcg.datasets import published as datasets
+    from avcg.datasets import toys as toys
     from avcg.explainers.avcg import AVCG as AVCG
     from avcg.explainers.base import Explainer as Explainer
     from avcg.explainers.counterfactuals import Counterfactuals as Counterfactuals
@@ -86,7 +86,7 @@ _HOME = {
     "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing",
     "certificates": "avcg.guarantees.certificate",
-    "datasets": "avcg.datasets",
+    "datasets": "avcg.datasets.published",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
     "feasibility": "avcg.auditing",
@@ -100,7 +100,7 @@ _HOME = {
     "risk": "avcg.method.risk",
     "survival_curve": "avcg.auditing",
     "testing": "avcg.testing",
-    "toys": "avcg.toys",
+    "toys": "avcg.datasets.toys",
 }
 __all__ = sorted(_HOME)
 

@@ -22,7 +22,7 @@ from avcg.progress import console
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from avcg.datasets import Dataset
+    from avcg.datasets.published import Dataset
 
 app = typer.Typer(
     name="avcg",
@@ -94,7 +94,7 @@ def demo(
 @data_app.command("list")
 def list_datasets(directory: Directory = None) -> None:
     """Which datasets there are, and whether their files are at hand."""
-    from avcg import datasets
+    from avcg.datasets import published as datasets
 
     table = _table("name", "title", "rows", "licence", "files")
     for name in datasets.names():
@@ -112,7 +112,7 @@ def show_dataset(
     seed: Seed = 0,
 ) -> None:
     """What is in a dataset: columns, constraints, classes and split."""
-    from avcg import datasets
+    from avcg.datasets import published as datasets
 
     screen = console()
     data = datasets.load(name, directory, download=download)

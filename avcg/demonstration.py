@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from avcg import datasets
 from avcg.baselines.nearest import ClassMean, NearestUnlike
+from avcg.datasets import published as datasets
 from avcg.errors import MissingExtraError
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals

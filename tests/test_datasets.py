@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from avcg import Categorical, TabularSpace, datasets, files
+from avcg import Categorical, TabularSpace, datasets
+from avcg.datasets import fetch as files
 from avcg.errors import DataFileError, MissingExtraError
 
 COUNTS = {

@@ -11,9 +11,9 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from avcg import datasets
 from avcg.bench.models import MODELS, as_categories
 from avcg.bench.protocol import Hypotheses, Protocol
+from avcg.datasets import published as datasets
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet, PointMass

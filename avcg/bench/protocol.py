@@ -8,8 +8,8 @@ from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from avcg import datasets
 from avcg.bench.models import MODELS
+from avcg.datasets import published as datasets
 from avcg.errors import SettingError, did_you_mean
 
 Reading = Literal["paper", "schema", "images"]

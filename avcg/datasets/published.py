@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg import files
+from avcg.datasets import fetch as files
+from avcg.datasets.fetch import Source
 from avcg.errors import DataError, SettingError, did_you_mean
-from avcg.files import Source
 from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
 
