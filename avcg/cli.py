@@ -16,8 +16,8 @@ from avcg.commands.explain import explain_app
 from avcg.commands.fit import fit_app
 from avcg.commands.report import report_app
 from avcg.commands.serve import serve_app
+from avcg.console import console
 from avcg.errors import AvcgError
-from avcg.progress import console
 
 if TYPE_CHECKING:
     from rich.table import Table

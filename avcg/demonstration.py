@@ -17,6 +17,7 @@ from avcg.errors import MissingExtraError
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import Option, at_least
+from avcg.files import write_whole
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
 from avcg.io.graphs import lacking
@@ -24,7 +25,6 @@ from avcg.method.recipe import Recipe
 from avcg.metrics.functional import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
-from avcg.outputs import write_whole
 from avcg.report.plots import check_picture, plot_changes
 from avcg.space.tabular import TabularSpace
 

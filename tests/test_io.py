@@ -66,6 +66,7 @@ from avcg import (
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.explainers import amortized as answering
 from avcg.explainers import avcg as amortized
+from avcg.files import beside
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.io import artefact
@@ -80,7 +81,6 @@ from avcg.models.networks import cnn, mlp
 from avcg.models.piecewise_linear import Ramps
 from avcg.models.sklearn import Beside, MeanProbability
 from avcg.models.training import Training
-from avcg.outputs import beside
 
 TOY = toys.loans(n=160)
 X, Y = TOY.X, TOY.y

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from avcg.baselines.cfvae import fit_vae, vae_terms
+from avcg.console import progress
 from avcg.errors import SettingError, whole
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
@@ -18,7 +19,6 @@ from avcg.method.objective import target_log_probs
 from avcg.method.query import Question
 from avcg.method.risk import log_odds
 from avcg.models.adapter import Model
-from avcg.progress import progress
 from avcg.schema.schema import Schema
 
 # Of Adam, as is usual.

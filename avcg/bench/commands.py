@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from avcg.console import console
 from avcg.errors import DataError
-from avcg.progress import console
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -24,11 +24,11 @@ from avcg.bench.methods import KINDS
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
 from avcg.bench.store import Key, Store, file_name, keys_of
+from avcg.console import progress
 from avcg.errors import MissingExtraError, SettingError, did_you_mean, whole
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.rashomon import RashomonSet
 from avcg.metrics.evaluate import Ask, measure
-from avcg.progress import progress
 
 _PICTURES = 8  # of each method, stored to be drawn
 Backend = Literal["loky", "ray", "dask"]

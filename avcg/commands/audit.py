@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avcg.console import console
 from avcg.errors import SettingError, enumerate_some
-from avcg.outputs import check_output, write_whole
-from avcg.progress import console
+from avcg.files import check_output, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from avcg.console import console, progress
 from avcg.errors import SettingError
 from avcg.explainers.records import MEANING, at_least
-from avcg.outputs import check_output
-from avcg.progress import console, progress
+from avcg.files import check_output
 
 if TYPE_CHECKING:
     from rich.console import Console

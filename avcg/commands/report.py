@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from avcg.outputs import check_output, write_whole
-from avcg.progress import console
+from avcg.console import console
+from avcg.files import check_output, write_whole
 
 report_app = typer.Typer()
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avcg.console import console
 from avcg.errors import DataError, MissingExtraError, SettingError
-from avcg.progress import console
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

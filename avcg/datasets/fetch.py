@@ -8,8 +8,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from avcg.console import Advance, progress
 from avcg.errors import DataFileError, MissingExtraError
-from avcg.progress import Advance, progress
 
 
 @dataclass(frozen=True)

@@ -254,8 +254,8 @@ class AVCG(Amortized):
         Args:
             path: Of the file.
         """
+        from avcg.files import write_whole
         from avcg.io.graphs import generator_graph
-        from avcg.outputs import write_whole
 
         write_whole(Path(path), generator_graph(self))
 

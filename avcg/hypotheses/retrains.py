@@ -13,6 +13,7 @@ from joblib import Parallel, delayed
 from sklearn.base import clone
 from torch import Tensor, nn
 
+from avcg.console import progress
 from avcg.errors import DataError, SettingError, whole
 from avcg.hypotheses.base import check_count
 from avcg.hypotheses.finite import FiniteSet
@@ -23,7 +24,6 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
-from avcg.progress import progress
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.frames import take_rows

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from avcg.errors import ArtefactError, SettingError, enumerate_some
-from avcg.outputs import replace_file
+from avcg.files import replace_file
 
 try:
     import fcntl

@@ -10,8 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from avcg.console import progress
 from avcg.errors import SettingError, whole
-from avcg.progress import progress
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from avcg.commands.row_pieces import arrow
 from avcg.errors import AvcgError, DataError
-from avcg.outputs import beside
+from avcg.files import beside
 from avcg.scale.answered import Answered, Layout
 
 _NOTE = b"avcg"

@@ -14,8 +14,8 @@ from typing import Any
 from avcg.commands.row_files import ParquetRows
 from avcg.commands.row_pieces import arrow
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some, whole
+from avcg.files import write_whole
 from avcg.io.folder import as_read
-from avcg.outputs import write_whole
 from avcg.scale.answered import Layout
 from avcg.scale.answering import Totals, Wish
 from avcg.scale.files import ParquetAnswers, read_note, whole_file
