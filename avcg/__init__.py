@@ -11,9 +11,9 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from avcg import errors as errors
     from avcg import testing as testing
-    from avcg.auditing import audit as audit
-    from avcg.auditing import feasibility as feasibility
-    from avcg.auditing import survival_curve as survival_curve
+    from avcg.auditing.audit import audit as audit
+    from avcg.auditing.audit import feasibility as feasibility
+    from avcg.auditing.audit import survival_curve as survival_curve
     from avcg.datasets import published as datasets
     from avcg.datasets import toys as toys
     from avcg.explainers.avcg import AVCG as AVCG
@@ -84,12 +84,12 @@ _HOME = {
     "Training": "avcg.models.training",
     "Weights": "avcg.method.objective",
     "attach_dropout": "avcg.models.dropout_masks",
-    "audit": "avcg.auditing",
+    "audit": "avcg.auditing.audit",
     "certificates": "avcg.guarantees.certificate",
     "datasets": "avcg.datasets.published",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
-    "feasibility": "avcg.auditing",
+    "feasibility": "avcg.auditing.audit",
     "from_sklearn": "avcg.models.sklearn",
     "from_torch": "avcg.models.sklearn",
     "given": "avcg.hypotheses.from_models",
@@ -98,7 +98,7 @@ _HOME = {
     "rashomon_set": "avcg.hypotheses.rashomon",
     "retrains": "avcg.hypotheses.retrains",
     "risk": "avcg.method.risk",
-    "survival_curve": "avcg.auditing",
+    "survival_curve": "avcg.auditing.audit",
     "testing": "avcg.testing",
     "toys": "avcg.datasets.toys",
 }

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
-    from avcg.auditing import Audit
+    from avcg.auditing.audit import Audit
     from avcg.explainers.avcg import AVCG
 
 audit_app = typer.Typer()
@@ -46,7 +46,7 @@ def audit_answers(
     """Say whether answers still hold under other models."""
     target = None if out is None else check_output(out, _KINDS)  # before what is slow
 
-    from avcg.auditing import audit, read_answers
+    from avcg.auditing.audit import audit, read_answers
     from avcg.models.black_box import BlackBox
 
     told = read_answers(answers)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.auditing import TOLD
+from avcg.auditing.audit import TOLD
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
 from avcg.commands.wishes import check_columns, label_of, number_range, split_column

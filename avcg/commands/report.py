@@ -23,7 +23,7 @@ def report_answers(
     """Show who would have to change what, how sure that is, what it costs whom, and who has no way."""
     target = check_output(out, (".html",))  # before what is slow
 
-    from avcg.auditing import read_answers
+    from avcg.auditing.audit import read_answers
     from avcg.io.artefact import about, load
     from avcg.report.answers_page import TITLE, render
 

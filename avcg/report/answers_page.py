@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from avcg.auditing import read_answers
+from avcg.auditing.audit import read_answers
 from avcg.errors import SettingError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals

@@ -13,7 +13,7 @@ from avcg.report.page import fill, percent, precise, short
 from avcg.report.svg import Part, share_bar, stacked_bar
 
 if TYPE_CHECKING:
-    from avcg.auditing import Audit
+    from avcg.auditing.audit import Audit
 
 _MOST_LOST = 200
 

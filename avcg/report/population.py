@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avcg.auditing import TOLD
+from avcg.auditing.audit import TOLD
 from avcg.errors import DataError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals

@@ -171,7 +171,7 @@ def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
     """
 
     def judged(answers: bytes) -> str:
-        from avcg.auditing import audit
+        from avcg.auditing.audit import audit
         from avcg.explainers.counterfactuals import Counterfactuals
         from avcg.hypotheses.finite import FiniteSet
 

@@ -15,12 +15,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from avcg.auditing.panel import Panel, Votes, replacements
 from avcg.errors import DataError, SettingError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
 from avcg.guarantees.bounds import clopper_pearson
-from avcg.judging import Panel, Votes, replacements
 from avcg.metrics.groups import groups_of, share_of
 from avcg.space.encoding import Flags
 from avcg.space.serialize import plain

@@ -1,0 +1,1 @@
+"""Old advice under new models: audits."""
