@@ -20,7 +20,7 @@ from avcg.explainers.records import Option, at_least
 from avcg.files import write_whole
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
-from avcg.io.graphs import lacking
+from avcg.io.onnx import lacking
 from avcg.method.recipe import Recipe
 from avcg.metrics.functional import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions

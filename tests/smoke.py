@@ -8,7 +8,7 @@ from pathlib import Path
 
 import avcg
 from avcg import AVCG, Classifier, Recipe, load, retrains, toys
-from avcg.scorer import Scorer
+from avcg.io.scorer import Scorer
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ from avcg.commands import answer_files
 from avcg.commands.row_files import open_rows
 from avcg.commands.row_pieces import readings_of, typed
 from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.io.scorer import Scorer
 from avcg.scale import answered, answering
-from avcg.scorer import Scorer
 
 ROWS = 700
 OWN = list(answered.OWN)

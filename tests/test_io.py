@@ -71,8 +71,8 @@ from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
 from avcg.io import artefact
 from avcg.io.folder import MANIFEST, check_folder, misfit, read_file, read_folder, read_manifest, write_folder
+from avcg.io.hypotheses import Packer, Unpacker
 from avcg.io.networks import build, describe
-from avcg.io.packing import Packer, Unpacker
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import distillation, recipe, refine, tries

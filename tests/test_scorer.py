@@ -15,10 +15,10 @@ import torch
 from avcg import AVCG, Classifier, MCDropout, Recipe, Schema, load, retrains, toys
 from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
+from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method.decision import Decider
 from avcg.method.generator import Request
-from avcg.scorer import Scorer
 
 LOANS = toys.loans(n=700)
 SCHEMA = Schema.infer(LOANS.X).only_up("months").allow_missing("income", "rating")

@@ -99,7 +99,7 @@ def fit(
 def _check_graphs(models: list[str] | None) -> None:
     if models:
         raise SettingError("--graphs is for networks that are trained here. Leave it out with --model.")
-    from avcg.io.graphs import lacking
+    from avcg.io.onnx import lacking
 
     missing = lacking()
     if missing is not None:

@@ -231,7 +231,7 @@ class AVCG(Amortized):
 
         Args:
             path: The folder; made where there is none.
-            graphs: Whether to add ONNX graphs, from which `avcg.scorer.Scorer` and the service answer without torch.
+            graphs: Whether to add ONNX graphs, from which `avcg.io.scorer.Scorer` and the service answer without torch.
                 Takes seconds, the extra ``onnx``, and models that are networks.
             about: Notes to keep with it, plain values.
 
@@ -255,7 +255,7 @@ class AVCG(Amortized):
             path: Of the file.
         """
         from avcg.files import write_whole
-        from avcg.io.graphs import generator_graph
+        from avcg.io.onnx import generator_graph
 
         write_whole(Path(path), generator_graph(self))
 

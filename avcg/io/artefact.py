@@ -33,8 +33,8 @@ from avcg.io.folder import (
     read_manifest,
     write_folder,
 )
-from avcg.io.graphs import scorer_parts
-from avcg.io.packing import PARTS, Packer, Unpacker, as_array
+from avcg.io.hypotheses import PARTS, Packer, Unpacker, as_array
+from avcg.io.onnx import scorer_parts
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import risk

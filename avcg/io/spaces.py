@@ -136,7 +136,7 @@ class Scored:
 
 
 def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Scored:
-    """What `avcg.io.graphs.scorer_parts` packed.
+    """What `avcg.io.onnx.scorer_parts` packed.
 
     Raises:
         ArtefactError: If something is missing, or cannot be what it should, with the reason.

@@ -141,7 +141,7 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
         path: A folder that `AVCG.save` wrote.
     """
     from avcg.io.folder import FORMAT, VERSION, notes_of, read_manifest
-    from avcg.scorer import Scorer
+    from avcg.io.scorer import Scorer
 
     manifest = read_manifest(path, FORMAT, VERSION)
     assumption = notes_of(path, manifest).get("assumption")

@@ -23,7 +23,7 @@ from avcg.baselines.gradient import Schut
 from avcg.baselines.robust_search import RobustSearch
 from avcg.bench.problem import Problem
 from avcg.explainers.base import Explainer
-from avcg.scorer import Scorer
+from avcg.io.scorer import Scorer
 
 _HERE = Path(__file__).parent
 ENVIRONMENTS = _HERE / ".venvs"

@@ -20,8 +20,8 @@ def onnx(repeats: int, folder: str | None) -> None:
 
     from avcg import load
     from avcg.io.folder import read_file, read_manifest
+    from avcg.io.scorer import GENERATOR, Scorer
     from avcg.method.generator import Request
-    from avcg.scorer import GENERATOR, Scorer
 
     torch.set_num_threads(1)
     place = adult_artefact(folder)

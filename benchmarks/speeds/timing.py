@@ -52,7 +52,7 @@ def adult_artefact(folder: str | None) -> Path:
 
 def denied(folder: Path, count: int) -> list[dict[str, Any]]:
     """Test rows of Adult below the line, as plain values."""
-    from avcg.scorer import Scorer
+    from avcg.io.scorer import Scorer
 
     scorer, (_, _, test) = Scorer(folder), datasets.load("adult").split(seed=0)
     rows = test.X.iloc[: 4 * count].astype(object).to_dict("records")

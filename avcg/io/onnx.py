@@ -19,11 +19,11 @@ from avcg.errors import ArtefactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
+from avcg.io.scorer import GENERATOR, JUDGES, TABLES
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
 from avcg.method.generator import Generator, Request
 from avcg.method.tries import CONFIDENCE, LATENTS_EACH
-from avcg.scorer import GENERATOR, JUDGES, TABLES
 from avcg.space.relax import Relaxation
 from avcg.space.tabular import TabularSpace
 
@@ -135,7 +135,7 @@ def generator_graph(explainer: Amortized) -> bytes:
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What `avcg.scorer.Scorer` answers from: plain values, and files.
+    """What `avcg.io.scorer.Scorer` answers from: plain values, and files.
 
     Raises:
         SettingError: If there can be no graph of the models.

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avcg.errors import ArtefactError, AvcgError, SettingError
 from avcg.hypotheses.black_box import Asked
 from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked, normalised
-from avcg.io.boxes import BOX, open_box, pack_box
+from avcg.io.black_boxes import BOX, open_box, pack_box
 from avcg.io.folder import misfit
 from avcg.io.networks import build, describe
 from avcg.models.adapter import open_model
