@@ -12,12 +12,13 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg.commands import answer_files
-from avcg.commands.row_files import open_rows
-from avcg.commands.row_pieces import readings_of, typed
+from avcg.batch import answerer as answering
+from avcg.batch import columns as answered
+from avcg.batch import writers as answer_files
+from avcg.batch.chunks import readings_of, typed
+from avcg.batch.readers import open_rows
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.scorer import Scorer
-from avcg.scale import answered, answering
 
 ROWS = 700
 OWN = list(answered.OWN)

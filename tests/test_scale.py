@@ -18,20 +18,12 @@ import pytest
 from command_line import FIT, people, run
 
 import avcg
+from avcg.batch import PartitionExplainer, Wish, engines, explain_ray, explain_shards, explain_spark, shards
+from avcg.batch import answerer as answering
+from avcg.batch import columns as answered
 from avcg.bench import run as bench
 from avcg.bench.store import Store
 from avcg.errors import ArtefactError, AvcgError, DataError, MissingExtraError, SettingError
-from avcg.scale import (
-    PartitionExplainer,
-    Wish,
-    answered,
-    answering,
-    engines,
-    explain_ray,
-    explain_shards,
-    explain_spark,
-    shards,
-)
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")

@@ -15,9 +15,9 @@ from avcg.files import check_output
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from avcg.scale.answered import Answered
-    from avcg.scale.answering import Answerer, Totals
-    from avcg.scale.partitions import PartitionExplainer
+    from avcg.batch.answerer import Answerer, Totals
+    from avcg.batch.columns import Answered
+    from avcg.batch.partition import PartitionExplainer
 
 explain_app = typer.Typer()
 
@@ -76,9 +76,9 @@ def explain(
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
+    from avcg.batch.answerer import TOGETHER, Totals, Wish, digest_of, opened
+    from avcg.batch.partition import PartitionExplainer
     from avcg.commands.explaining import ranges_of, varied, wanted
-    from avcg.scale.answering import TOGETHER, Totals, Wish, digest_of, opened
-    from avcg.scale.partitions import PartitionExplainer
 
     # By the path that workers know it by, so that it is read once here.
     artefact = opened(str(Path(directory).absolute()), digest_of(directory))
@@ -116,7 +116,7 @@ def _answer_folder(
     explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
 ) -> str:
     """Answer all files of a folder; how to call them."""
-    from avcg.scale.shards import Shards
+    from avcg.batch.shards import Shards
 
     shards = Shards.of(rows, place, explainer)
     with progress("Answering", len(shards.files)) as bar:
@@ -130,10 +130,10 @@ def _answer_shared(
     explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
 ) -> str:
     """Answer one file by several processes; its name."""
+    from avcg.batch.parquet import ParquetAnswers
+    from avcg.batch.readers import ParquetRows
+    from avcg.batch.shards import answer_pieces
     from avcg.commands.explaining import open_rows_and_file
-    from avcg.commands.row_files import ParquetRows
-    from avcg.scale.files import ParquetAnswers
-    from avcg.scale.shards import answer_pieces
 
     with (
         open_rows_and_file(rows, place, explainer.answerer(), totals) as (source, writer),
@@ -152,7 +152,7 @@ def _answer_all(
     answerer: Answerer, rows: str, place: Path | None, totals: Totals, size: int, *, as_json: bool
 ) -> tuple[str, list[dict[str, object]]]:
     """Answer and write; the name of what was read, and the first answers."""
-    from avcg.commands.answer_files import records
+    from avcg.batch.writers import records
     from avcg.commands.explaining import open_rows_and_file
 
     shown = list[dict[str, object]]()

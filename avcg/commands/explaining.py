@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from avcg.commands.answer_files import CsvAnswers, JsonAnswers, Writer
-from avcg.commands.row_files import ParquetRows, Rows, open_rows
-from avcg.commands.wishes import check_columns, label_of, listed, number_range, split_column
+from avcg.batch.answerer import Answerer, Opened, Totals
+from avcg.batch.columns import Layout
+from avcg.batch.parquet import ParquetAnswers, whole_file
+from avcg.batch.parsing import check_columns, label_of, listed, number_range, split_column
+from avcg.batch.readers import ParquetRows, Rows, open_rows
+from avcg.batch.writers import CsvAnswers, JsonAnswers, Writer
 from avcg.errors import DataError, SettingError, did_you_mean
-from avcg.scale.answered import Layout
-from avcg.scale.answering import Answerer, Opened, Totals
-from avcg.scale.files import ParquetAnswers, whole_file
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 

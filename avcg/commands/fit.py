@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avcg.commands.wishes import listed
+from avcg.batch.parsing import listed
 from avcg.console import console
 from avcg.errors import MissingExtraError, SettingError
 from avcg.explainers.records import MEANING, at_least

@@ -12,9 +12,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.auditing.audit import TOLD
-from avcg.commands.row_files import open_rows
-from avcg.commands.row_pieces import ArrowPiece, TextPiece, inferred
-from avcg.commands.wishes import check_columns, label_of, number_range, split_column
+from avcg.batch.chunks import ArrowPiece, TextPiece, inferred
+from avcg.batch.parsing import check_columns, label_of, number_range, split_column
+from avcg.batch.readers import open_rows
 from avcg.errors import DataError, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.guarantees.bounds import clopper_pearson

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from avcg.commands.row_files import open_rows
-from avcg.commands.row_pieces import readings_of, typed
+from avcg.batch.chunks import readings_of, typed
+from avcg.batch.readers import open_rows
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from avcg.commands.row_pieces import ArrowPiece, arrow
+from avcg.batch.answerer import Answerer, Totals, Wish, digest_of, opened
+from avcg.batch.chunks import ArrowPiece, arrow
+from avcg.batch.columns import Layout
 from avcg.errors import SettingError
-from avcg.scale.answered import Layout
-from avcg.scale.answering import Answerer, Totals, Wish, digest_of, opened
 
 _NAME = "the partition"
 

@@ -14,14 +14,14 @@ import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
 
-from avcg.commands.row_pieces import ArrowPiece, TextPiece, readings_of, typed
-from avcg.commands.wishes import check_columns, label_of
+from avcg.batch.chunks import ArrowPiece, TextPiece, readings_of, typed
+from avcg.batch.columns import Answered
+from avcg.batch.parsing import check_columns, label_of
 from avcg.errors import ArtefactError, DataError, SettingError, did_you_mean, enumerate_some, whole
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artefact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
-from avcg.scale.answered import Answered
 from avcg.space.encoding import Flags, Positions
 from avcg.space.tabular import TabularSpace
 

@@ -11,15 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from avcg.commands.row_files import ParquetRows
-from avcg.commands.row_pieces import arrow
+from avcg.batch.answerer import Totals, Wish
+from avcg.batch.chunks import arrow
+from avcg.batch.columns import Layout
+from avcg.batch.parquet import ParquetAnswers, read_note, whole_file
+from avcg.batch.partition import PartitionExplainer
+from avcg.batch.readers import ParquetRows
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some, whole
 from avcg.files import write_whole
 from avcg.io.folder import as_read
-from avcg.scale.answered import Layout
-from avcg.scale.answering import Totals, Wish
-from avcg.scale.files import ParquetAnswers, read_note, whole_file
-from avcg.scale.partitions import PartitionExplainer
 
 CHUNK = 10_000  # rows of a file held in memory at a time
 _DONE = "_SUCCESS"  # written last; as others do, so that what waits for Spark or Hadoop waits for this too

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from avcg.commands.row_pieces import ArrowPiece, Reading, TextPiece, arrow, plain_array
+from avcg.batch.chunks import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions

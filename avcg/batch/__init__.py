@@ -4,9 +4,9 @@ One function of a partition, Arrow in and Arrow out, and thin adapters over it: 
 Ray Data, Spark. Rows are cut up, handed out and tried again by those engines.
 """
 
-from avcg.scale.answering import Totals, Wish
-from avcg.scale.engines import explain_ray, explain_spark
-from avcg.scale.partitions import PartitionExplainer
-from avcg.scale.shards import explain_shards
+from avcg.batch.answerer import Totals, Wish
+from avcg.batch.engines import explain_ray, explain_spark
+from avcg.batch.partition import PartitionExplainer
+from avcg.batch.shards import explain_shards
 
 __all__ = ["PartitionExplainer", "Totals", "Wish", "explain_ray", "explain_shards", "explain_spark"]

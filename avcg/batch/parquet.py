@@ -9,10 +9,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from avcg.commands.row_pieces import arrow
+from avcg.batch.chunks import arrow
+from avcg.batch.columns import Answered, Layout
 from avcg.errors import AvcgError, DataError
 from avcg.files import beside
-from avcg.scale.answered import Answered, Layout
 
 _NOTE = b"avcg"
 

@@ -13,11 +13,11 @@ from typing import Protocol, Self
 import numpy as np
 import pandas as pd
 
-from avcg.commands.row_files import Rows
+from avcg.batch.columns import Answered, own_names, written
+from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import Certificate
-from avcg.scale.answered import Answered, own_names, written
 from avcg.space.serialize import plain
 
 MOST_JSON = 200_000  # rows of answers that are put together in memory

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from avcg.commands.row_pieces import ArrowPiece, TextPiece, arrow
+from avcg.batch.chunks import ArrowPiece, TextPiece, arrow
 from avcg.errors import DataError, enumerate_some
 
 KINDS = (".csv", ".parquet")

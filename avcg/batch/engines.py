@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.commands.row_pieces import arrow
+from avcg.batch.answerer import Wish
+from avcg.batch.chunks import arrow
+from avcg.batch.columns import OWN, own_names
+from avcg.batch.partition import PartitionExplainer
 from avcg.errors import MissingExtraError, SettingError, whole
-from avcg.scale.answered import OWN, own_names
-from avcg.scale.answering import Wish
-from avcg.scale.partitions import PartitionExplainer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
