@@ -28,8 +28,8 @@ from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.report import svg
 from avcg.report.answers_page import render
+from avcg.report.images import png
 from avcg.report.page import at_least, figure, percent, short
-from avcg.report.pictures import png
 from avcg.report.population import by_column, by_group, number_columns, opinions, told
 
 LOANS = toys.loans(n=300)

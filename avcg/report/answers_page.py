@@ -17,7 +17,6 @@ from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.tries import CONFIDENCE
-from avcg.report.listing import SYMBOLS, listed, spoken
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
 from avcg.report.population import (
     Column,
@@ -33,6 +32,7 @@ from avcg.report.population import (
     opinions,
     told,
 )
+from avcg.report.rows import SYMBOLS, listed, spoken
 from avcg.report.svg import (
     Part,
     Quartiles,
@@ -45,7 +45,7 @@ from avcg.report.svg import (
     stacked_bar,
     ticks,
 )
-from avcg.report.trained import collapse_of, frontier_of, students_of
+from avcg.report.training import collapse_of, frontier_of, students_of
 
 TITLE = "What would have to change"
 _FEWEST_SPREAD = 4  # of whom a middle half is more than the median

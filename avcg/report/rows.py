@@ -13,8 +13,8 @@ from avcg.errors import DataError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING, Option, Row
+from avcg.report.images import Triple, triples
 from avcg.report.page import at_least, short
-from avcg.report.pictures import Triple, triples
 from avcg.report.svg import dumbbell
 
 SYMBOLS: Mapping[str, str] = {
