@@ -24,8 +24,8 @@ def main() -> None:
         assert load(folder).generate(loans.X.head(5)).to_json() == answers.to_json()
         rows = loans.X.head(5).astype(object).to_dict("records")
         assert len(Scorer(folder).answer(rows)) == len(rows)
+        from avcg.serve.app import create_app
         from avcg.serve.engine import open_engine
-        from avcg.serve.service import create_app
 
         assert create_app(open_engine(folder)[0]).title
     said = subprocess.run([Path(sys.executable).with_name("avcg"), "--version"], capture_output=True, text=True)

@@ -9,8 +9,8 @@ from served import denied, plain, recourse, serve
 
 from avcg import BlackBox, PointMass, Schema
 from avcg.baselines.nearest import NearestUnlike
+from avcg.serve.app import create_app
 from avcg.serve.engine import ExplainerEngine
-from avcg.serve.service import create_app
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect

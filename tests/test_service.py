@@ -50,11 +50,11 @@ from avcg.commands.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.explainers.records import MEANING, Option, Row
 from avcg.io.artefact import save
+from avcg.serve.app import Limits, create_app
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
-from avcg.serve.guard import hurried
-from avcg.serve.service import Limits, create_app
-from avcg.serve.together import Together
+from avcg.serve.microbatch import Together
+from avcg.serve.middleware import hurried
 
 JSON = {"content-type": "application/json"}
 NOTED = "The next model is trained on the rows of this spring."

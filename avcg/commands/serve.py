@@ -81,15 +81,15 @@ def _uvicorn() -> tuple[Any, Any]:
         from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "serve", "The service") from None
-    from avcg.serve.guard import hurried
+    from avcg.serve.middleware import hurried
 
     return uvicorn, hurried(AutoHTTPProtocol, _HEAD)
 
 
 def _app(directory: str, host: str, token: str | None, rows: str | None, max_rows: int, max_body: int) -> FastAPI:
+    from avcg.serve.app import Limits, create_app
     from avcg.serve.engine import open_engine
     from avcg.serve.examples import read_examples
-    from avcg.serve.service import Limits, create_app
 
     engine, auditor = open_engine(directory)
     examples = [] if rows is None else read_examples(rows, engine.schema)
@@ -108,7 +108,7 @@ def _app(directory: str, host: str, token: str | None, rows: str | None, max_row
 
 def _quick(engine: Engine, examples: list[dict[str, Any]]) -> bool:
     """Whether a row is answered fast enough for the event loop; asking also warms the engine up."""
-    from avcg.serve.description import describe
+    from avcg.serve.describe import describe
 
     row = examples[0] if examples else {one["name"]: one["typical"] for one in describe(engine, {}, [])["columns"]}
     times = []

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
-from avcg.serve.description import movable_names, ranges_schema, row_schema
+from avcg.serve.describe import movable_names, ranges_schema, row_schema
 from avcg.serve.engine import Engine
 from avcg.serve.messages import ExplainAnswer, ExplainRequest, HealthAnswer, Refusal, SchemaAnswer, StoredAnswers
 

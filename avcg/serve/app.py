@@ -22,13 +22,13 @@ from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did
 from avcg.explainers.records import MEANING, MOST_ANSWERS, Option, Row
 from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
-from avcg.serve.description import assumption, check_examples, describe
+from avcg.serve.describe import assumption, check_examples, describe
 from avcg.serve.engine import Auditor, Engine
-from avcg.serve.guard import Guard
 from avcg.serve.messages import ExplainRequest, RefusedError, StoredAnswers, read
-from avcg.serve.metrics import Metrics
+from avcg.serve.microbatch import Together
+from avcg.serve.middleware import Guard
 from avcg.serve.openapi import body_of, document, responses
-from avcg.serve.together import Together
+from avcg.serve.prometheus import Metrics
 
 Result = TypeVar("Result")
 

@@ -19,7 +19,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from avcg.serve.messages import RefusedError
-from avcg.serve.metrics import Metrics
+from avcg.serve.prometheus import Metrics
 
 _LOG = logging.getLogger(__name__)
 _OPEN = ("/", "/health")  # what tells nothing about anybody; so does whatever lies under _PAGE
