@@ -1,5 +1,5 @@
 """``python -m avcg``."""
 
-from avcg.cli import main
+from avcg.cli.main import main
 
 main()

@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pandas as pd
 
-from avcg.cli import main
+from avcg.cli.main import main
 
 FIT = ["--target", "approved", "--positive", "yes", "--drop", "id", "--categorical", "zip", "--freeze", "zip,age"]
 QUICK = ["--hypotheses", "4", "--steps", "20"]

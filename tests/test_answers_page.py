@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe, Schema, retrains, toys
 from avcg.baselines.nearest import NearestUnlike
-from avcg.commands.report import report_app
+from avcg.cli.report import report_app
 from avcg.errors import AvcgError, DataError, SettingError
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate

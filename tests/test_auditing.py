@@ -41,7 +41,7 @@ from avcg import (
 )
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.baselines.robust_search import RobustSearch
-from avcg.cli import app
+from avcg.cli.main import app
 from avcg.errors import AvcgError, DataError, SettingError
 from avcg.hypotheses.predictors import Stacked
 
@@ -757,7 +757,7 @@ class TestCommand:
     def test_a_mistake_is_one_sentence_and_exit_code_2(self):
         command = [
             "-c",
-            "from avcg.cli import main; main()",
+            "from avcg.cli.main import main; main()",
             "audit",
             STORED,
             "--model",
@@ -780,14 +780,14 @@ class TestCommand:
         ],
     )
     def test_labels_are_of_the_kind_of_the_targets(self, target, classes, expected):
-        from avcg.commands.audit import _labels
+        from avcg.cli.audit import _labels
 
         assert _labels(classes, target) == expected
         assert [type(label) for label in _labels(classes, target)] == [type(label) for label in expected]
 
     @pytest.mark.parametrize("target", [np.array([1]), np.array([True])])
     def test_labels_of_another_kind(self, target):
-        from avcg.commands.audit import _labels
+        from avcg.cli.audit import _labels
 
         with pytest.raises(SettingError, match="Got --classes 'no,yes'"):
             _labels("no,yes", target)

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import avcg
 from avcg import datasets
-from avcg.cli import app
+from avcg.cli.main import app
 
 
 def run(*arguments):
@@ -63,7 +63,7 @@ def test_data_show_of_images(tmp_path):
 )
 def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, says, tmp_path):
     environment = {"XDG_CACHE_HOME": str(tmp_path), "PATH": ""}
-    code = "from avcg.cli import main; main()"
+    code = "from avcg.cli.main import main; main()"
     found = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment)
     assert found.returncode == 2
     assert says in found.stderr
@@ -94,7 +94,7 @@ cli.main()
 
 def test_help_does_not_wait_for_torch():
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli import app\nCliRunner().invoke(app,"
+        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli.main import app\nCliRunner().invoke(app,"
         " ['--help'])\nprint({m.split('.')[0] for m in sys.modules} & {'torch', 'pandas', 'numpy', 'sklearn'})"
     )
     started = time.perf_counter()

@@ -27,7 +27,7 @@ import typer.main
 
 import avcg
 from avcg import datasets
-from avcg.cli import app
+from avcg.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

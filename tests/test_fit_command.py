@@ -10,7 +10,7 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg.commands.learning import Lesson, read_lesson
+from avcg.cli.fit_run import Lesson, read_lesson
 from avcg.explainers import avcg as amortized
 from avcg.io.artefact import about
 from avcg.method import distillation
@@ -370,7 +370,7 @@ class TestMistakes:
 @pytest.mark.parametrize("command", ["fit", "explain"])
 def test_help_does_not_wait_for_torch(command):
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli import app\nfound = CliRunner().invoke(app,"
+        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli.main import app\nfound = CliRunner().invoke(app,"
         f" [{command!r}, '--help'])\nassert '--json' in found.output\nprint({{m.split('.')[0] for m in sys.modules}} &"
         " {'torch', 'pandas', 'numpy', 'sklearn', 'pyarrow'})"
     )

@@ -46,7 +46,7 @@ from avcg import (
     retrains,
 )
 from avcg.baselines.nearest import NearestUnlike
-from avcg.commands.serve import serve_app
+from avcg.cli.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.explainers.records import MEANING, Option, Row
 from avcg.io.artefact import save
@@ -818,7 +818,7 @@ def folder(folders):
 
 
 class TestCommand:
-    CODE = "from avcg.commands.serve import serve_app; serve_app()"
+    CODE = "from avcg.cli.serve import serve_app; serve_app()"
 
     @pytest.mark.parametrize(("kind", "number"), [("plain", signal.SIGTERM), ("graphs", signal.SIGINT)])
     def test_it_serves_until_it_is_told_to_stop(self, folders, tmp_path, kind, number):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import avcg
-from avcg.bench.commands import bench_app
-from avcg.commands.audit import audit_app
-from avcg.commands.explain import explain_app
-from avcg.commands.fit import fit_app
-from avcg.commands.report import report_app
-from avcg.commands.serve import serve_app
+from avcg.cli.audit import audit_app
+from avcg.cli.bench import bench_app
+from avcg.cli.explain import explain_app
+from avcg.cli.fit import fit_app
+from avcg.cli.report import report_app
+from avcg.cli.serve import serve_app
 from avcg.console import console
 from avcg.errors import AvcgError
 
@@ -86,7 +86,7 @@ def demo(
     ] = None,
 ) -> None:
     """Train on the embedded breast-cancer data, and tell three people what would change the model's mind."""
-    from avcg.demonstration import demonstrate
+    from avcg.cli.demo import demonstrate
 
     demonstrate(console(), seed, picture, steps, save)
 

@@ -72,7 +72,7 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="The figures for machines.")] = False,
 ) -> None:
     """Learn from a file to tell people what to change, and measure it on rows that were held out."""
-    from avcg.commands.learning import Lesson, learn, read_lesson
+    from avcg.cli.fit_run import Lesson, learn, read_lesson
     from avcg.io.folder import FORMAT, check_folder
 
     check_folder(out, FORMAT)  # before what is slow

@@ -78,7 +78,7 @@ def explain(
 
     from avcg.batch.answerer import TOGETHER, Totals, Wish, digest_of, opened
     from avcg.batch.partition import PartitionExplainer
-    from avcg.commands.explaining import ranges_of, varied, wanted
+    from avcg.cli.explain_options import ranges_of, varied, wanted
 
     # By the path that workers know it by, so that it is read once here.
     artefact = opened(str(Path(directory).absolute()), digest_of(directory))
@@ -133,7 +133,7 @@ def _answer_shared(
     from avcg.batch.parquet import ParquetAnswers
     from avcg.batch.readers import ParquetRows
     from avcg.batch.shards import answer_pieces
-    from avcg.commands.explaining import open_rows_and_file
+    from avcg.cli.explain_options import open_rows_and_file
 
     with (
         open_rows_and_file(rows, place, explainer.answerer(), totals) as (source, writer),
@@ -153,7 +153,7 @@ def _answer_all(
 ) -> tuple[str, list[dict[str, object]]]:
     """Answer and write; the name of what was read, and the first answers."""
     from avcg.batch.writers import records
-    from avcg.commands.explaining import open_rows_and_file
+    from avcg.cli.explain_options import open_rows_and_file
 
     shown = list[dict[str, object]]()
     with (
