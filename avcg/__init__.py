@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from avcg import datasets as datasets
     from avcg import errors as errors
+    from avcg import guarantees as guarantees
     from avcg import testing as testing
     from avcg.auditing.audit import audit as audit
     from avcg.auditing.audit import feasibility as feasibility
     from avcg.auditing.audit import survival_curve as survival_curve
-    from avcg.datasets import published as datasets
     from avcg.datasets import toys as toys
     from avcg.explainers.avcg import AVCG as AVCG
     from avcg.explainers.base import Explainer as Explainer
     from avcg.explainers.counterfactuals import Counterfactuals as Counterfactuals
-    from avcg.guarantees import certificate as certificates
     from avcg.hypotheses import multiplicity as multiplicity
     from avcg.hypotheses.base import HypothesisDistribution as HypothesisDistribution
     from avcg.hypotheses.dropout import MCDropout as MCDropout
@@ -85,8 +85,8 @@ _HOME = {
     "Weights": "avcg.method.objective",
     "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing.audit",
-    "certificates": "avcg.guarantees.certificate",
-    "datasets": "avcg.datasets.published",
+    "guarantees": "avcg.guarantees",
+    "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",
     "feasibility": "avcg.auditing.audit",

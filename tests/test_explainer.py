@@ -15,13 +15,12 @@ from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.robust_search import RobustSearch
 from avcg.errors import AvcgError, DataError, SchemaError, SettingError
-from avcg.explainers.counterfactuals import repeated_answers
 from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import Roles
 from avcg.method.decision import Decider
-from avcg.method.query import choose
+from avcg.method.query import choose, repeated_answers
 from avcg.method.refine import Deadline, prune
 
 SHORT = Recipe(steps=400, layers=(64, 64), batch_size=128)

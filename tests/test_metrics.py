@@ -9,6 +9,7 @@ from torch import nn
 
 from avcg import Schema, TabularSpace
 from avcg.hypotheses.predictors import Opaque, Stacked
+from avcg.method.diagnostics import personalisation
 from avcg.metrics import functional as metrics
 from avcg.models.autoencoders import ClassAutoencoders
 
@@ -285,8 +286,8 @@ class TestPlausibility:
 
     def test_one_profile_for_all_is_not_personal(self):
         x, target = torch.tensor([[0.0], [2.0], [5.0]]), torch.tensor([0, 0, 1])
-        assert metrics.personalisation(torch.ones(3, 1), x, target) == 0.0
-        assert metrics.personalisation(0.5 * x, x, target) == pytest.approx(0.5)
+        assert personalisation(torch.ones(3, 1), x, target) == 0.0
+        assert personalisation(0.5 * x, x, target) == pytest.approx(0.5)
 
 
 RANGES = metrics.column_scales(ENCODING, X, "range")

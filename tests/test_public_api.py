@@ -100,9 +100,9 @@ def test_it_sees_what_changes():
     assert "avcg.Counterfactuals.frame" in lines, "properties"
     assert "avcg.AVCG.space_" in lines, "attributes of a base, declared but set later"
     assert "avcg.Recipe.steps" in lines, "fields"
-    assert "avcg.certificates.Certificate.ASSUMPTION" in lines, "constants"
+    assert "avcg.guarantees.Certificate.ASSUMPTION" in lines, "constants"
     assert any(line.startswith("avcg.AVCG.generate(") for line in lines), "methods of a base"
-    assert any(line.startswith("avcg.certificates.Certificate(") for line in lines), "classes in modules"
+    assert any(line.startswith("avcg.guarantees.Certificate(") for line in lines), "classes in modules"
     assert not [line for line in lines if "._" in line.partition("(")[0] or "0x" in line]
 
 

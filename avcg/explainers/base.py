@@ -22,7 +22,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
-from avcg.explainers.counterfactuals import Counterfactuals, repeated_answers
+from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
@@ -30,7 +30,7 @@ from avcg.hypotheses.predictors import Joined, Predictors, Remote
 from avcg.hypotheses.split import Roles
 from avcg.method.decision import Decider
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Question, choose
+from avcg.method.query import Question, choose, repeated_answers
 from avcg.method.refine import Deadline, Refinement, prune
 from avcg.method.risk import lower_log_odds
 from avcg.method.tries import CONFIDENCE, REFUSED, SLACK

@@ -13,7 +13,6 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from torch import Tensor
 
 from avcg.errors import DataError, SettingError, whole
 from avcg.explainers.records import MEANING, Option, Row, at_least
@@ -263,23 +262,6 @@ class Counterfactuals:
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"These answers are incomplete or damaged: {error}.") from None
-
-
-def repeated_answers(received: Tensor, n: int) -> Flags:
-    """(N,) answers that are the same as an earlier one of their row.
-
-    Args:
-        received: (N, *event) codes, the n answers of a row one after the other.
-        n: Answers a row.
-    """
-    codes = received.flatten(1).cpu().numpy() + np.float32(0.0)  # there is one zero
-    # Marks that only the same codes share, but for one chance in 2**64: pairs of many answers are too many to compare.
-    odd = np.random.default_rng(0).integers(-(2**62), 2**62, codes.shape[1]) | 1
-    marks = codes.view(np.int32).astype(np.int64) @ odd
-    order = np.lexsort((marks, np.arange(len(codes)) // n))
-    again = np.zeros(len(codes), bool)
-    again[order[1:]] = (np.diff(marks[order]) == 0) & (np.diff(order // n) == 0)
-    return again
 
 
 def _certificate(found: dict[str, Any]) -> Certificate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 
 import pandas as pd
@@ -9,7 +10,6 @@ from torch import Tensor
 
 from avcg.method.generator import DiagonalNormal
 from avcg.method.query import Question
-from avcg.metrics.functional import personalisation
 
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 COLLAPSED, _ACTIVE = 0.1, 0.01
@@ -55,3 +55,20 @@ def collapse(seen: pd.DataFrame) -> str | None:
         f"the generator sends everyone to nearly one profile: answers differ {share:.0%} as much as the rows they"
         " answer. Use decoder='residual', or raise the weight of proximity."
     )
+
+
+def personalisation(answers: Tensor, x: Tensor, target: Tensor) -> float:
+    """The spread of answers over the spread of the rows they answer, among rows with one target: 0 for one profile.
+
+    Args:
+        answers: (B, *event).
+        x: (B, *event).
+        target: (B,).
+    """
+    shares, total = 0.0, 0
+    for label in target.unique().tolist():
+        mine = target == label
+        if int(mine.sum()) > 1:
+            spread = answers[mine].flatten(1).std(dim=0).sum() / x[mine].flatten(1).std(dim=0).sum().clamp(min=1e-9)
+            shares, total = shares + float(spread) * int(mine.sum()), total + int(mine.sum())
+    return shares / total if total else math.nan

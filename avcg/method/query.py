@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from avcg.explainers.counterfactuals import repeated_answers
 from avcg.method.tries import NEAR, SAME
 from avcg.space.base import Space
+from avcg.space.encoding import Flags
 
 # Answers of a row that are all kept apart from each other; of more, so many at a time.
 _TOGETHER = 16
@@ -85,3 +86,20 @@ def _in_groups(space: Space, candidates: Tensor, costs: Tensor, n: int) -> Tenso
     picked = _cheapest(space.take(everyone), candidates[dealt, everyone], priced, min(_TOGETHER, len(dealt)))
     places = dealt.gather(0, picked).unflatten(1, (groups, rows)).flatten(0, 1)
     return places.gather(0, costs.gather(0, places).argsort(dim=0, stable=True))[:n]
+
+
+def repeated_answers(received: Tensor, n: int) -> Flags:
+    """(N,) answers that are the same as an earlier one of their row.
+
+    Args:
+        received: (N, *event) codes, the n answers of a row one after the other.
+        n: Answers a row.
+    """
+    codes = received.flatten(1).cpu().numpy() + np.float32(0.0)  # there is one zero
+    # Marks that only the same codes share, but for one chance in 2**64: pairs of many answers are too many to compare.
+    odd = np.random.default_rng(0).integers(-(2**62), 2**62, codes.shape[1]) | 1
+    marks = codes.view(np.int32).astype(np.int64) @ odd
+    order = np.lexsort((marks, np.arange(len(codes)) // n))
+    again = np.zeros(len(codes), bool)
+    again[order[1:]] = (np.diff(marks[order]) == 0) & (np.diff(order // n) == 0)
+    return again

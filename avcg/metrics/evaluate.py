@@ -22,6 +22,7 @@ from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.decision import Decider
+from avcg.method.diagnostics import personalisation
 from avcg.metrics.functional import (
     column_changes,
     column_scales,
@@ -35,7 +36,6 @@ from avcg.metrics.functional import (
     model_agreement,
     noisy_execution,
     pairwise_distance,
-    personalisation,
     redundancy,
     validity,
 )

@@ -6,7 +6,6 @@ Pictures have no encoding: where it is None, every pixel is a column of its own.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -340,20 +339,3 @@ def pairwise_distance(answers: Tensor) -> Tensor:
     flat = answers.flatten(2)
     first, second = torch.triu_indices(len(flat), len(flat), offset=1)
     return (flat[first] - flat[second]).norm(dim=-1).mean(dim=0)
-
-
-def personalisation(answers: Tensor, x: Tensor, target: Tensor) -> float:
-    """The spread of answers over the spread of the rows they answer, among rows with one target: 0 for one profile.
-
-    Args:
-        answers: (B, *event).
-        x: (B, *event).
-        target: (B,).
-    """
-    shares, total = 0.0, 0
-    for label in target.unique().tolist():
-        mine = target == label
-        if int(mine.sum()) > 1:
-            spread = answers[mine].flatten(1).std(dim=0).sum() / x[mine].flatten(1).std(dim=0).sum().clamp(min=1e-9)
-            shares, total = shares + float(spread) * int(mine.sum()), total + int(mine.sum())
-    return shares / total if total else math.nan
