@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from avcg.hypotheses.finite import DeepEnsemble as DeepEnsemble
     from avcg.hypotheses.finite import FiniteSet as FiniteSet
     from avcg.hypotheses.finite import PointMass as PointMass
-    from avcg.hypotheses.from_models import given as given
+    from avcg.hypotheses.from_models import from_models as from_models
     from avcg.hypotheses.gaussian import GaussianPosterior as GaussianPosterior
     from avcg.hypotheses.gaussian import SampledWeights as SampledWeights
     from avcg.hypotheses.laplace import Laplace as Laplace
@@ -62,24 +62,24 @@ _HOME = {
     "Classifier": "avcg.models.classifier",
     "Continuous": "avcg.schema.features",
     "Counterfactuals": "avcg.explainers.counterfactuals",
-    "DeepEnsemble": "avcg.hypotheses.base",
+    "DeepEnsemble": "avcg.hypotheses.finite",
     "Explainer": "avcg.explainers.base",
-    "FiniteSet": "avcg.hypotheses.base",
-    "GaussianPosterior": "avcg.hypotheses.base",
+    "FiniteSet": "avcg.hypotheses.finite",
+    "GaussianPosterior": "avcg.hypotheses.gaussian",
     "HypothesisDistribution": "avcg.hypotheses.base",
     "ImageSpace": "avcg.space.images",
     "Laplace": "avcg.hypotheses.laplace",
     "MCDropout": "avcg.hypotheses.dropout",
     "MeanFieldVI": "avcg.hypotheses.variational",
-    "Mixture": "avcg.hypotheses.base",
-    "PointMass": "avcg.hypotheses.base",
+    "Mixture": "avcg.hypotheses.mixture",
+    "PointMass": "avcg.hypotheses.finite",
     "Predictors": "avcg.hypotheses.predictors",
     "Recipe": "avcg.method.recipe",
     "Refinement": "avcg.method.refine",
     "SWAG": "avcg.hypotheses.variational",
-    "SampledWeights": "avcg.hypotheses.base",
+    "SampledWeights": "avcg.hypotheses.gaussian",
     "Schema": "avcg.schema.schema",
-    "Space": "avcg.space.tabular",
+    "Space": "avcg.space.base",
     "TabularSpace": "avcg.space.tabular",
     "Training": "avcg.models.training",
     "Weights": "avcg.method.objective",
@@ -92,7 +92,7 @@ _HOME = {
     "feasibility": "avcg.auditing.audit",
     "from_sklearn": "avcg.models.sklearn",
     "from_torch": "avcg.models.sklearn",
-    "given": "avcg.hypotheses.from_models",
+    "from_models": "avcg.hypotheses.from_models",
     "load": "avcg.io.artefact",
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",

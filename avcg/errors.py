@@ -72,7 +72,7 @@ def enumerate_some(values: Iterable[object], limit: int = 4) -> str:
     return shown if len(items) <= limit else f"{shown} and {len(items) - limit} more"
 
 
-def whole(value: object, what: str, least: int) -> int:
+def check_int(value: object, what: str, least: int) -> int:
     """The value as a Python integer, if it is a whole number of some kind and large enough.
 
     Raises:

@@ -116,11 +116,11 @@ def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
 
 def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
     x_cf, decider = explainer.space_.encode(answers.frame), explainer.decider_
-    after = decider.seeing(answers.frame).probabilities(x_cf)
-    before = decider.seeing(X).probabilities(explainer.space_.encode(X))
+    after = decider.bind_rows(answers.frame).probabilities(x_cf)
+    before = decider.bind_rows(X).probabilities(explainer.space_.encode(X))
     decided, current = (explainer.classes_[decider.decide(found).numpy()] for found in (after, before))
-    told = answers.status.isin(["ok", "not_robust"]).to_numpy()
-    assert (decided[told] == answers.target[told]).all(), "an answer said to be valid is not"
+    delivered = answers.status.isin(["ok", "not_robust"]).to_numpy()
+    assert (decided[delivered] == answers.target[delivered]).all(), "an answer said to be valid is not"
     untold = (answers.statuses == "not_valid") & (decided == answers.target)
     assert not untold.any(), "an answer said not to be valid is"
     assert ((answers.statuses == "already_target") == (current == answers.target)).all(), "already_target is wrong"
@@ -132,7 +132,7 @@ def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.Dat
     space = explainer.space_
     assert isinstance(space, TabularSpace), "check_explainer is for tables"
     assert not space.violations(answers.frame, X).any(), "a constraint of the schema is broken"
-    free = np.flatnonzero(space.freedom.movable(space.encoding)[0])
+    free = np.flatnonzero(space.feasible.movable(space.encoding)[0])
     vary = np.zeros((len(X), len(space.schema)), bool)
     vary[np.arange(len(X)), free[np.arange(len(X)) % len(free)]] = True
     asked = explainer.generate(X, vary=vary)
@@ -140,8 +140,8 @@ def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.Dat
 
 
 def _check_neighbours(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
-    whole = explainer.space_.encode(answers.frame)
+    check_int = explainer.space_.encode(answers.frame)
     turned = explainer.space_.encode(explainer.generate(X.iloc[::-1]).frame.iloc[::-1])
     alone = explainer.space_.encode(explainer.generate(X.iloc[[1]]).frame)
-    assert torch.allclose(turned, whole, atol=1e-5), "an answer depends on the order of rows"
-    assert torch.allclose(alone, whole[1:2], atol=1e-5), "an answer depends on the other rows"
+    assert torch.allclose(turned, check_int, atol=1e-5), "an answer depends on the order of rows"
+    assert torch.allclose(alone, check_int[1:2], atol=1e-5), "an answer depends on the other rows"

@@ -21,7 +21,7 @@ def recourse():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so short a training may not keep its promise
         recipe = Recipe(steps=100, layers=(32, 32), batch_size=64)
-        return AVCG(retrains(model, TOY.X, TOY.y, n=8, how="bootstrap"), recipe=recipe).fit(TOY.X, TOY.y)
+        return AVCG(retrains(model, TOY.X, TOY.y, n=8, resampling="bootstrap"), recipe=recipe).fit(TOY.X, TOY.y)
 
 
 @cache
@@ -29,7 +29,7 @@ def denied():
     return TOY.X[recourse().decide(TOY.X) == 0].head(20)
 
 
-def plain(frame):
+def to_json(frame):
     """Rows as a client would send them."""
     return [
         {name: value.item() if hasattr(value, "item") else value for name, value in row.items()}

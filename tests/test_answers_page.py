@@ -30,7 +30,7 @@ from avcg.report import svg
 from avcg.report.answers_page import render
 from avcg.report.images import png
 from avcg.report.page import at_least, figure, percent, short
-from avcg.report.population import by_column, by_group, number_columns, opinions, told
+from avcg.report.population import by_column, by_group, delivered, number_columns, opinions
 
 LOANS = toys.loans(n=300)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
@@ -54,7 +54,7 @@ SECTIONS = {
 @pytest.fixture(scope="module")
 def recourse():
     model = Classifier(hidden=(16,), epochs=30, schema=LOANS.schema).fit(LOANS.X, LOANS.y)
-    everyone = retrains(model, LOANS.X, LOANS.y, n=16, how="bootstrap")
+    everyone = retrains(model, LOANS.X, LOANS.y, n=16, resampling="bootstrap")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so short a training may not keep its promise
         return AVCG(everyone, survival=0.9, recipe=Recipe(steps=150, layers=(32, 32))).fit(LOANS.X)
@@ -135,11 +135,13 @@ class TestNumbers:
 
     def test_the_overview(self, page, answers):
         counts = Counter(answers.statuses.tolist())
-        lacking = len(answers) - counts["already_target"]
-        assert f"{counts['ok']} of {lacking} people who lack the decision they ask for" in page.text()
+        missing_dependency = len(answers) - counts["already_target"]
+        assert f"{counts['ok']} of {missing_dependency} people who lack the decision they ask for" in page.text()
         assert f"120 people. Asked for: 1 (120). {counts['already_target']} have it already." in page.text()
-        exact = binomtest(counts["ok"], lacking).proportion_ci(0.95, "exact")
-        assert f"{counts['ok']} of {lacking}, {100 * exact.low:.0f} to {100 * exact.high:.0f} %" in page.text()
+        exact = binomtest(counts["ok"], missing_dependency).proportion_ci(0.95, "exact")
+        assert (
+            f"{counts['ok']} of {missing_dependency}, {100 * exact.low:.0f} to {100 * exact.high:.0f} %" in page.text()
+        )
         for status, count in counts.items():
             assert f"{count} {status.replace('_', ' ')} {MEANING[status]}" in page.text()
         served = answers.distance[good(answers)]
@@ -150,7 +152,7 @@ class TestNumbers:
         differs = (answers.frame.astype(object) != answers.factuals.astype(object))[some]
         lines = page.lines("columns")
         assert set(lines) == {name for name in differs if differs[name].any()}
-        for name, (share, how, _) in lines.items():
+        for name, (share, resampling, _) in lines.items():
             count, n = int(differs[name].sum()), int(some.sum())
             exact = binomtest(count, n).proportion_ci(0.95, "exact")
             expected = f"{percent(count / n)} {count} of {n}; {100 * exact.low:.0f} to {100 * exact.high:.0f} %"
@@ -159,15 +161,15 @@ class TestNumbers:
             if name in ("income", "months"):
                 moved = after - before
                 signs = [f"{sign} {n}" for sign, n in (("↑", (moved > 0).sum()), ("↓", (moved < 0).sum())) if n]
-                assert how.startswith(" · ".join(signs) + ", typically")
-                typical = re.search(r"typically (\S+)", how).group(1).replace(MINUS, "-")
+                assert resampling.startswith(" · ".join(signs) + ", typically")
+                typical = re.search(r"typically (\S+)", resampling).group(1).replace(MINUS, "-")
                 assert float(typical) == pytest.approx(moved.median(), rel=1e-3)
             else:
                 moves = Counter(zip(before.tolist(), after.tolist(), strict=True))
-                shown = re.findall(rf"(\w+) → (\w+) {TIMES} (\d+)", re.sub(r"something else.*", "", how))
+                shown = re.findall(rf"(\w+) → (\w+) {TIMES} (\d+)", re.sub(r"something else.*", "", resampling))
                 assert [int(times) for *_, times in shown] == [times for _, times in moves.most_common(3)]
                 assert all(moves[old, new] == int(times) for old, new, times in shown if name != "owns")
-                assert sum(map(int, re.findall(rf"{TIMES} (\d+)", how))) == count
+                assert sum(map(int, re.findall(rf"{TIMES} (\d+)", resampling))) == count
 
     def test_columns_that_nobody_changes(self, answers, recourse):
         changed = answers.changed.copy()
@@ -198,7 +200,7 @@ class TestNumbers:
         assert sum(int(line[0]) for line in lines.values()) == 120
         assert sum(int(line[1]) for line in lines.values()) == (answers.statuses != "already_target").sum()
         labels = answers.factuals[column].astype(str)
-        for label, (rows, lacking, coverage, kept, agree, distance, columns) in lines.items():
+        for label, (rows, missing_dependency, coverage, kept, agree, distance, columns) in lines.items():
             if column == "income":
                 low, high = -np.inf, np.inf
                 if "to" in (words := label.split()):
@@ -213,7 +215,7 @@ class TestNumbers:
                 int(served.sum()),
                 int((mine & (answers.statuses == "ok")).sum()),
             )
-            assert (int(rows), int(lacking)) == (mine.sum(), asked)
+            assert (int(rows), int(missing_dependency)) == (mine.sum(), asked)
             for shown, count, of in ((coverage, n, asked), (kept, ok, n)):
                 exact = binomtest(count, of).proportion_ci(0.95, "exact")
                 assert (
@@ -253,7 +255,7 @@ class TestNumbers:
         assert "comes about as these" not in noted
 
     def test_opinions(self, page, answers, recourse):
-        some, fresh = good(answers), recourse.roles_.fresh
+        some, fresh = good(answers), recourse.split_.test
         votes = {}
         for side, frame in (("before", answers.factuals[some]), ("after", answers.frame[some])):
             with torch.no_grad():
@@ -281,7 +283,7 @@ class TestNumbers:
         strict = replace_attribute(recourse, "decider_", Decider(recourse.decider_.predictors, 0.8))
         found, some = opinions(answers, strict), good(answers)
         with torch.no_grad():
-            said = recourse.roles_.fresh.log_probs(recourse.space_.encode(answers.frame[some])).exp()[..., 1]
+            said = recourse.split_.test.log_probs(recourse.space_.encode(answers.frame[some])).exp()[..., 1]
         np.testing.assert_array_equal(found.after, (said >= 0.8).sum(dim=0).numpy())
         assert found.after.sum() < opinions(answers, recourse).after.sum()
 
@@ -311,14 +313,17 @@ class TestNumbers:
     def test_people(self, page, answers):
         lines = page.lines("people")
         assert set(lines) == {str(label) for label in answers.factuals.index}
-        lacking = answers.statuses != "already_target"
-        assert list(lines) == [str(at) for at in [*answers.factuals.index[lacking], *answers.factuals.index[~lacking]]]
+        missing_dependency = answers.statuses != "already_target"
+        assert list(lines) == [
+            str(at)
+            for at in [*answers.factuals.index[missing_dependency], *answers.factuals.index[~missing_dependency]]
+        ]
         for place, (label, row) in enumerate(answers.factuals.iterrows()):
             target, status, what, probability, sure, distance = lines[str(label)]
             assert target == "1"
             assert status.split(maxsplit=1)[1].replace(" ", "_") == answers.statuses[place]
             before = f"{answers.probability_before[place]:.2f}"
-            if not lacking[place]:
+            if not missing_dependency[place]:
                 assert (what, probability, sure, distance) == (MEANING["already_target"], before, "", "")
                 continue
             for name in answers.factuals:
@@ -373,7 +378,7 @@ class TestSections:
 
     def test_students(self, answers, recourse):
         looks = [Fidelity("training", 0.908, 0.0621, 14), Fidelity("answers", 0.9996, 0.0114, 4000)]
-        taught = Distillation.of(recourse.roles_.tuning, looks)
+        taught = Distillation.of(recourse.split_.calibration, looks)
         page = Page.of(render(answers, replace_attribute(recourse, "distillation_", taught)))
         assert page.tables["students"][1:] == [
             ["1", "training rows set aside", "14", "90.8 %", "0.062"],
@@ -703,7 +708,7 @@ class TestGroups:
     def test_by_nothing_is_everyone(self, answers):
         (everyone,) = by_group(answers, None, 0.95)
         assert everyone.rows == 120
-        assert everyone.coverage.count == told(answers).sum()
+        assert everyone.coverage.count == delivered(answers).sum()
         assert everyone.kept.count == (answers.statuses == "ok").sum()
 
 

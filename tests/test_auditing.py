@@ -34,8 +34,8 @@ from avcg import (
     Schema,
     audit,
     feasibility,
+    from_models,
     from_sklearn,
-    given,
     survival_curve,
     toys,
 )
@@ -68,127 +68,131 @@ DENIED = SPRING.X[OLD.predict(SPRING.X) == 0].head(50)
 @pytest.fixture(scope="module")
 def recourse():
     members = [learnt(SPRING, 0.0, slice(i, None, 4)) for i in range(4)]
-    everyone = given(members, SPRING.X, in_force=OLD, schema=SCHEMA)
+    everyone = from_models(members, SPRING.X, deployed=OLD, schema=SCHEMA)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so short a training may not keep its promise
         return AVCG(everyone, survival=0.7, recipe=Recipe(steps=200, layers=(32, 32))).fit(SPRING.X)
 
 
 @pytest.fixture(scope="module")
-def told(recourse):
+def delivered(recourse):
     return recourse.generate(DENIED, target=1, refine=True)
 
 
 @pytest.fixture(scope="module")
-def found(recourse, told):
-    return audit(told, NEW, recourse=recourse)
+def found(recourse, delivered):
+    return audit(delivered, NEW, recourse=recourse)
 
 
-def recount(told, decides):
+def recount(delivered, decides):
     """Verdicts one by one; `decides` says whether a row as a frame of one is granted what it was told."""
     verdicts = []
-    for i, status in enumerate(told.statuses):
-        row = told.answers.iloc[[i]]
-        good = decides(row, told.target[i // told.n])
+    for i, status in enumerate(delivered.statuses):
+        row = delivered.answers.iloc[[i]]
+        good = decides(row, delivered.target[i // delivered.n])
         verdicts.append("no_answer" if status not in ("ok", "not_robust") else "holds" if good else "lost")
     return verdicts
 
 
 class TestVerdicts:
-    def test_one_model(self, told, found):
-        verdicts = recount(told, lambda row, target: NEW.predict(row)[0] == target)
+    def test_one_model(self, delivered, found):
+        verdicts = recount(delivered, lambda row, target: NEW.predict(row)[0] == target)
         assert found.frame["verdict"].tolist() == verdicts
         assert {"holds", "lost"} <= set(verdicts)
         total = found.summary()
         assert (total["holds"], total["lost"]) == (verdicts.count("holds"), verdicts.count("lost"))
         assert total["told"] == total["holds"] + total["lost"]
-        now = NEW.predict_proba(told.frame)[:, 1]
+        now = NEW.predict_proba(delivered.frame)[:, 1]
         np.testing.assert_allclose(found.frame["probability_now"], now)
         np.testing.assert_allclose(found.frame["margin"], now - 0.5, atol=1e-12)
-        np.testing.assert_allclose(found.frame["probability_change"], now - told.probability)
+        np.testing.assert_allclose(found.frame["probability_change"], now - delivered.probability)
         assert found.frame["lower_bound"].isna().all()
         assert found.frame.index.equals(DENIED.index)
 
     @pytest.mark.parametrize("threshold", [0.2, 0.5, 0.8])
-    def test_a_threshold_on_the_second_class(self, told, threshold):
-        back = replace(told, target=np.array([0, 1] * (len(told) // 2)))
+    def test_a_threshold_on_the_second_class(self, delivered, threshold):
+        back = replace(delivered, target=np.array([0, 1] * (len(delivered) // 2)))
         frame = audit(back, NEW, threshold=threshold).frame
-        yes = [NEW.predict_proba(told.answers.iloc[[i]])[0, 1] >= threshold for i in range(len(told))]
+        yes = [NEW.predict_proba(delivered.answers.iloc[[i]])[0, 1] >= threshold for i in range(len(delivered))]
         expected = ["holds" if y == t else "lost" for y, t in zip(yes, back.target, strict=True)]
-        asked = np.isin(told.statuses, ("ok", "not_robust"))
+        asked = np.isin(delivered.statuses, ("ok", "not_robust"))
         assert frame["verdict"][asked].tolist() == list(np.array(expected)[asked])
         assert ((frame["margin"] >= 0) == (np.array(expected) == "holds")).all()
 
-    def test_several_models_by_the_share_that_was_promised(self, told):
-        frame = audit(told, LATER).frame
-        decisions = [model.predict(told.frame).tolist() for model in LATER.values()]
+    def test_several_models_by_the_share_that_was_promised(self, delivered):
+        frame = audit(delivered, LATER).frame
+        decisions = [model.predict(delivered.frame).tolist() for model in LATER.values()]
         votes = [[int(decided[i] == 1) for decided in decisions] for i in range(50)]
         share = np.mean(votes, axis=1)
-        asked = np.isin(told.statuses, ("ok", "not_robust"))
+        asked = np.isin(delivered.statuses, ("ok", "not_robust"))
         assert (frame["agreeing"] == np.sum(votes, axis=1)).all()
-        assert ((frame["verdict"] == "holds") == (asked & (share >= told.survival))).all()
+        assert ((frame["verdict"] == "holds") == (asked & (share >= delivered.survival))).all()
         assert set(frame["n_models"]) == {4}
         for agreeing, bound in zip(frame["agreeing"], frame["lower_bound"], strict=True):
             exact = binomtest(agreeing, 4, alternative="greater").proportion_ci(0.95, "exact").low
             assert bound == pytest.approx(exact, abs=1e-9)
 
-    def test_a_list_a_mapping_and_hypotheses_say_the_same(self, told, recourse):
+    def test_a_list_a_mapping_and_hypotheses_say_the_same(self, delivered, recourse):
         frames = [
-            audit(told, models).frame
-            for models in (LATER, list(LATER.values()), given(list(LATER.values()), SPRING.X, space=recourse.space_))
+            audit(delivered, models).frame
+            for models in (
+                LATER,
+                list(LATER.values()),
+                from_models(list(LATER.values()), SPRING.X, space=recourse.space_),
+            )
         ]
         for other in frames[1:]:
             pd.testing.assert_frame_equal(frames[0], other, atol=1e-4)
 
-    def test_a_distribution_that_never_runs_out_is_drawn_from(self, told, recourse):
+    def test_a_distribution_that_never_runs_out_is_drawn_from(self, delivered, recourse):
         network = from_sklearn(OLD, SPRING.X, space=recourse.space_).network_
         mean = dict(network.named_parameters())
         spread = torch.full((sum(p.numel() for p in mean.values()),), 0.3)
         cloud = GaussianPosterior(network, mean, spread, space=recourse.space_, classes=np.array([0, 1]))
-        first, second = audit(told, cloud).frame, audit(told, cloud).frame
+        first, second = audit(delivered, cloud).frame, audit(delivered, cloud).frame
         assert set(first["n_models"]) == {50}
         pd.testing.assert_frame_equal(first, second)
-        heads = cloud.sample(50).log_probs(recourse.space_.encode(told.frame)).argmax(-1).eq(1).sum(0)
+        heads = cloud.sample(50).log_probs(recourse.space_.encode(delivered.frame)).argmax(-1).eq(1).sum(0)
         assert (first["agreeing"] == heads.numpy()).all()
 
-    def test_every_member_counts_once_whatever_its_weight(self, told, recourse):
+    def test_every_member_counts_once_whatever_its_weight(self, delivered, recourse):
         network = from_sklearn(OLD, SPRING.X, space=recourse.space_).network_
         both = {name: torch.stack([value, -value]) for name, value in network.named_parameters()}
         two = FiniteSet(Stacked(network, both, torch.tensor([0.99, 0.01])), recourse.space_, np.array([0, 1]))
-        assert set(audit(told, two).frame["agreeing"]) == {1}
+        assert set(audit(delivered, two).frame["agreeing"]) == {1}
 
     def test_more_than_two_classes(self):
         labels = np.array(["low", "mid", "top"])[(SPRING.X["income"] > 35).astype(int) + (SPRING.X["income"] > 55)]
         X = SPRING.X[["income", "months"]]
         first, second = (LogisticRegression(max_iter=2000).fit(X[i::2], labels[i::2]) for i in range(2))
-        told = NearestUnlike(PointMass(from_sklearn(first, X))).fit(X).generate(X.head(60), target="mid")
-        result = audit(told, second).frame
-        assert result["verdict"].tolist() == recount(told, lambda row, target: second.predict(row)[0] == target)
-        p = second.predict_proba(told.frame)
+        delivered = NearestUnlike(PointMass(from_sklearn(first, X))).fit(X).generate(X.head(60), target="mid")
+        result = audit(delivered, second).frame
+        assert result["verdict"].tolist() == recount(delivered, lambda row, target: second.predict(row)[0] == target)
+        p = second.predict_proba(delivered.frame)
         rival = np.maximum(p[:, 0], p[:, 2])
         np.testing.assert_allclose(result["margin"], (p[:, 1] - rival) / 2)
         with pytest.raises(SettingError, match=r"is for two classes\. This model has 3"):
-            audit(told, second, threshold=0.4)
+            audit(delivered, second, threshold=0.4)
 
-    def test_a_model_that_reads_fewer_columns_or_another_order(self, told):
+    def test_a_model_that_reads_fewer_columns_or_another_order(self, delivered):
         X, y = SPRING.X[["months", "income"]], SPRING.y
         fewer = LogisticRegression().fit(X, y)
-        now = fewer.predict_proba(told.frame[["months", "income"]])[:, 1]
-        np.testing.assert_allclose(audit(told, fewer).frame["probability_now"], now)
+        now = fewer.predict_proba(delivered.frame[["months", "income"]])[:, 1]
+        np.testing.assert_allclose(audit(delivered, fewer).frame["probability_now"], now)
 
     def test_a_model_of_nameless_tables(self):
         table = toys.linear_logistic(n=120)
         values = table.X.to_numpy()
         first, second = (LogisticRegression().fit(values[i::2], table.y[i::2]) for i in range(2))
         recourse = NearestUnlike(PointMass(from_sklearn(first, values))).fit(values)
-        told = recourse.generate(values[first.predict(values) == 0], target=1)
-        result = audit(told, second, recourse=recourse)
-        expected = (second.predict(told.frame.to_numpy()) == 1)[np.isin(told.statuses, ("ok", "not_robust"))]
+        delivered = recourse.generate(values[first.predict(values) == 0], target=1)
+        result = audit(delivered, second, recourse=recourse)
+        expected = (second.predict(delivered.frame.to_numpy()) == 1)[np.isin(delivered.statuses, ("ok", "not_robust"))]
         assert result.summary()["holds"] == expected.sum()
 
-    def test_answers_from_a_file_and_from_memory(self, told, found, tmp_path):
+    def test_answers_from_a_file_and_from_memory(self, delivered, found, tmp_path):
         path = tmp_path / "answers.json"
-        path.write_text(told.to_json())
+        path.write_text(delivered.to_json())
         for place in (path, str(path)):
             pd.testing.assert_frame_equal(audit(place, NEW).frame.iloc[:, :9], found.frame.iloc[:, :9])
 
@@ -206,17 +210,17 @@ class TestVerdicts:
 class TestReplacements:
     def check(self, result, models, promised):
         """Valid under the new models, within the schema from the original row, and what was told is still there."""
-        told, instead = result.answers, result.replacements
+        delivered, instead = result.answers, result.replacements
         lost = np.flatnonzero(result.frame["verdict"] == "lost")
         assert len(instead) == len(lost)
         assert instead.factuals.index.equals(result.frame.index[lost])
         frame = result.frame.iloc[lost]
         shares = np.mean([model.predict(instead.frame) == instead.target for model in models], axis=0)
         assert (frame["replacement"].to_numpy() == (shares >= promised)).all()
-        factuals = told.factuals.iloc[lost // told.n]
+        factuals = delivered.factuals.iloc[lost // delivered.n]
         assert (instead.factuals.to_numpy() == factuals.to_numpy()).all()
         assert not complaints(SCHEMA, SPRING.X, instead.factuals, instead.frame)
-        stood = told.answers.iloc[lost].to_numpy(object)
+        stood = delivered.answers.iloc[lost].to_numpy(object)
         changed = stood != factuals.to_numpy(object)
         kept = frame["keeps_advice"].to_numpy()
         assert (instead.frame.to_numpy(object) == stood)[kept[:, None] & changed].all()
@@ -235,10 +239,10 @@ class TestReplacements:
         total = found.summary()
         assert (total["replaced"], total["keeping"]) == (frame["replacement"].sum(), frame["keeps_advice"].sum())
 
-    def test_several_models_must_agree_as_promised(self, told, recourse):
-        result = audit(told, LATER, recourse=recourse)
-        frame = self.check(result, list(LATER.values()), told.survival)
-        mean = np.mean([model.predict_proba(told.frame)[:, 1] for model in LATER.values()], axis=0)
+    def test_several_models_must_agree_as_promised(self, delivered, recourse):
+        result = audit(delivered, LATER, recourse=recourse)
+        frame = self.check(result, list(LATER.values()), delivered.survival)
+        mean = np.mean([model.predict_proba(delivered.frame)[:, 1] for model in LATER.values()], axis=0)
         # The mean of the models is convinced of some that the promise is not kept for: they are replaced all the same.
         some = frame["replacement"][mean[result.frame["verdict"] == "lost"] >= 0.5]
         assert len(some)
@@ -255,7 +259,7 @@ class TestReplacements:
         assert result.frame["verdict"].tolist() == recount(two, lambda row, target: model.predict(row)[0] == target)
         self.check(result, [model], 1.0)
 
-    def test_polars(self, recourse, told, found):
+    def test_polars(self, recourse, delivered, found):
         names = {"rating": pl.Enum(["poor", "fair", "good"])}
         rows = pl.from_pandas(DENIED.astype({"rating": str}), schema_overrides=names)
         answers = recourse.generate(rows, target=1, refine=True)
@@ -267,17 +271,17 @@ class TestReplacements:
         pd.testing.assert_frame_equal(result.replacements.answers.to_pandas().astype(expected.dtypes), expected)
         pd.testing.assert_frame_equal(result.by("rating"), found.by("rating"))
 
-    def test_the_threshold_is_that_of_the_method(self, told):
+    def test_the_threshold_is_that_of_the_method(self, delivered):
         strict = NearestUnlike(PointMass(from_sklearn(OLD, SPRING.X, schema=SCHEMA)), threshold=0.8).fit(SPRING.X)
-        result = audit(told, NEW, recourse=strict)
+        result = audit(delivered, NEW, recourse=strict)
         assert result.threshold == 0.8
         granted = NEW.predict_proba(result.replacements.frame)[:, 1] >= 0.8
         assert (granted == result.frame["replacement"][result.frame["verdict"] == "lost"]).all()
 
-    def test_classes_in_another_order(self, told, recourse):
+    def test_classes_in_another_order(self, delivered, recourse):
         """Whoever is asked by a function says in which order; the method has its own."""
         reverse = BlackBox(lambda rows: NEW.predict_proba(rows)[:, ::-1], SPRING.X, classes=[1, 0])
-        result = audit(told, reverse, recourse=recourse)
+        result = audit(delivered, reverse, recourse=recourse)
         self.check(result, [NEW], 1.0)
         assert result.frame["replacement"].sum() > 0.9 * result.summary()["lost"]
 
@@ -291,25 +295,25 @@ class TestReplacements:
             return BlackBox(lambda r: (r["years"] + r["pay"] / 10 >= least) * 1.0, X, schema=schema)
 
         recourse = RobustNeighbour(PointMass(rule(8.5))).fit(X)
-        told = recourse.generate(X[X["years"] + X["pay"] / 10 < 8], target=1, refine=True)
-        result = audit(told, rule(9.0), recourse=recourse)
+        delivered = recourse.generate(X[X["years"] + X["pay"] / 10 < 8], target=1, refine=True)
+        result = audit(delivered, rule(9.0), recourse=recourse)
         frame = result.frame[result.frame["verdict"] == "lost"]
         assert frame["keeps_advice"].any()
         assert not complaints(schema, X, result.replacements.factuals, result.replacements.frame)
         for at in frame.index[frame["keeps_advice"]]:
-            stood, now = told.frame.loc[at], result.replacements.frame.loc[at]
+            stood, now = delivered.frame.loc[at], result.replacements.frame.loc[at]
             moved = stood["years"] != X.loc[at, "years"]
             assert not moved or (now["years"], now["degree"]) == (stood["years"], stood["degree"])
 
-    def test_nothing_to_replace(self, told, recourse):
+    def test_nothing_to_replace(self, delivered, recourse):
         everyone = BlackBox(lambda rows: np.ones(len(rows)), SPRING.X)
-        result = audit(told, everyone, recourse=recourse)
+        result = audit(delivered, everyone, recourse=recourse)
         assert result.replacements is None
         assert result.summary()["lost"] == 0
 
-    def test_nobody_can_be_helped(self, told, recourse):
+    def test_nobody_can_be_helped(self, delivered, recourse):
         nobody = BlackBox(lambda rows: np.zeros(len(rows)), SPRING.X)
-        result = audit(told, nobody, recourse=recourse)
+        result = audit(delivered, nobody, recourse=recourse)
         assert set(result.replacements.statuses) == {"not_valid"}
         assert not result.frame[["replacement", "keeps_advice"]].any(axis=None)
         assert "no replacement found" in str(result)
@@ -320,10 +324,12 @@ class TestReplacements:
         labels = np.array(["yes", "no"] * 40)
         first, second = (Classifier(hidden=(4,), epochs=40, random_state=i).fit(images, labels) for i in (0, 1))
         recourse = NearestUnlike(PointMass(first)).fit(images)
-        told = recourse.generate(images[first.predict(images) == "no"][:10], target="yes")
-        told = replace(told, answers=np.where(np.arange(10)[:, None, None] < 5, told.factuals, told.answers))
-        result = audit(told, [first, second], recourse=recourse)
-        valid = np.array([model.predict(told.answers) == "yes" for model in (first, second)])
+        delivered = recourse.generate(images[first.predict(images) == "no"][:10], target="yes")
+        delivered = replace(
+            delivered, answers=np.where(np.arange(10)[:, None, None] < 5, delivered.factuals, delivered.answers)
+        )
+        result = audit(delivered, [first, second], recourse=recourse)
+        valid = np.array([model.predict(delivered.answers) == "yes" for model in (first, second)])
         assert (result.frame["agreeing"] == valid.sum(axis=0)).all()
         assert result.frame["verdict"][:5].eq("lost").all()
         lost = result.frame[result.frame["verdict"] == "lost"]
@@ -337,7 +343,7 @@ class TestReplacements:
             with pytest.raises(DataError, match="Images have no columns to group by"):
                 ask()
         with pytest.raises(SettingError, match="a str needs predict_proba and classes_"):
-            audit(told, "new.onnx")
+            audit(delivered, "new.onnx")
 
 
 class TestTotals:
@@ -366,9 +372,9 @@ class TestTotals:
             inside = (DENIED["income"] > low) & (DENIED["income"] <= high)
             assert line["told"] == (inside & (found.frame["verdict"] != "no_answer")).sum()
 
-    def test_by_change_counts_each_changed_column_and_by_count_each_answer_once(self, told, found):
-        asked = np.isin(told.statuses, ("ok", "not_robust"))
-        differs = (told.frame.astype(object) != DENIED.astype(object))[asked]
+    def test_by_change_counts_each_changed_column_and_by_count_each_answer_once(self, delivered, found):
+        asked = np.isin(delivered.statuses, ("ok", "not_robust"))
+        differs = (delivered.frame.astype(object) != DENIED.astype(object))[asked]
         table = found.by_change()
         assert {name: int(line["told"]) for name, line in table.iterrows()} == {
             name: int(count) for name, count in differs.sum().items() if count
@@ -378,16 +384,16 @@ class TestTotals:
         assert counts["told"].to_dict() == differs.sum(axis=1).value_counts().to_dict()
         assert counts["holds"].sum() == found.summary()["holds"]
 
-    def test_gaps_are_a_group_and_numbers_of_few_values_stay_themselves(self, told):
+    def test_gaps_are_a_group_and_numbers_of_few_values_stay_themselves(self, delivered):
         size = pd.Categorical([3, 1] * 25, [3, 2, 1], ordered=True)
-        rows = told.factuals.assign(note=[None, "z", "a"] + ["a"] * 47, step=[1, 2] * 25, size=size)
-        table = audit(replace(told, factuals=rows), NEW)
+        rows = delivered.factuals.assign(note=[None, "z", "a"] + ["a"] * 47, step=[1, 2] * 25, size=size)
+        table = audit(replace(delivered, factuals=rows), NEW)
         assert table.by("note").index.tolist() == ["a", "z", "missing"]
         assert table.by("step").index.tolist() == [1, 2]
         assert table.by("size")["told"].sum() == table.summary()["told"]
 
-    def test_nobody_was_told_anything(self, told):
-        none = replace(told, statuses=np.full(50, "not_valid"))
+    def test_nobody_was_told_anything(self, delivered):
+        none = replace(delivered, statuses=np.full(50, "not_valid"))
         result = audit(none, NEW)
         total = result.summary()
         assert (total["told"], total["low"], total["high"]) == (0, 0.0, 1.0)
@@ -417,9 +423,9 @@ class TestTotals:
 
 
 class TestSurvivalCurve:
-    def test_it_falls_and_counts_right(self, told):
-        curve = survival_curve(told, LATER)
-        asked = told.frame[np.isin(told.statuses, ("ok", "not_robust"))]
+    def test_it_falls_and_counts_right(self, delivered):
+        curve = survival_curve(delivered, LATER)
+        asked = delivered.frame[np.isin(delivered.statuses, ("ok", "not_robust"))]
         valid = np.array([model.predict(asked) == 1 for model in LATER.values()])
         assert curve.index.tolist() == list(LATER)
         assert curve["valid"].tolist() == [float(np.mean(one)) for one in valid]
@@ -431,7 +437,7 @@ class TestSurvivalCurve:
         exact = binomtest(int(valid[1].sum()), len(asked)).proportion_ci(0.95, "exact")
         assert tuple(curve.loc["week 1", ["low", "high"]]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         pd.testing.assert_frame_equal(
-            survival_curve(told, list(LATER.values())).reset_index(drop=True), curve.reset_index(drop=True)
+            survival_curve(delivered, list(LATER.values())).reset_index(drop=True), curve.reset_index(drop=True)
         )
 
 
@@ -447,20 +453,20 @@ class TestFeasibility:
                 for status, value in zip(answers.statuses, SPRING.X["rating"], strict=True)
                 if status != "already_target" and label in ("all", value)
             ]
-            without = sum(status in ("infeasible", "not_valid") for status in mine)
-            assert (line["denied"], line["without"]) == (len(mine), without)
+            lock_change = sum(status in ("infeasible", "not_valid") for status in mine)
+            assert (line["denied"], line["without"]) == (len(mine), lock_change)
             assert line["not_robust"] == mine.count("not_robust")
             assert line["infeasible"] == mine.count("infeasible")
-            exact = binomtest(without, len(mine)).proportion_ci(0.95, "exact")
-            assert line["without_share"] == pytest.approx(without / len(mine))
+            exact = binomtest(lock_change, len(mine)).proportion_ci(0.95, "exact")
+            assert line["without_share"] == pytest.approx(lock_change / len(mine))
             assert (line["without_low"], line["without_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         assert table.index[0] == "all"
         assert table.loc["all", "denied"] == table.drop("all")["denied"].sum()
         assert 0 < table.loc["all", "without"] < table.loc["all", "denied"]
 
     def test_where_nothing_may_change_it_is_certain(self, recourse):
-        stuck = NearestUnlike(recourse.hypotheses, SCHEMA.freeze(*SCHEMA)).fit(SPRING.X)
-        line = feasibility(stuck, DENIED, target=1).loc["all"]
+        immovable = NearestUnlike(recourse.hypotheses, SCHEMA.freeze(*SCHEMA)).fit(SPRING.X)
+        line = feasibility(immovable, DENIED, target=1).loc["all"]
         assert line["infeasible"] == line["without"] == line["denied"] == len(DENIED)
 
 
@@ -501,15 +507,15 @@ class TestPage:
         for heading in ("By housing", "By what was to change", "By how much was to change", "What this means"):
             assert heading in words
 
-    def test_what_users_wrote_is_escaped(self, told):
+    def test_what_users_wrote_is_escaped(self, delivered):
         nasty = "<b>x</b>"
         swap = {"rent": nasty}
         rows, stood = (
             frame.replace({"housing": swap}).rename(columns={"income": "in<i>come"})
-            for frame in (told.factuals, told.frame)
+            for frame in (delivered.factuals, delivered.frame)
         )
         model = BlackBox(lambda r: (r["in<i>come"] > 60) * 1.0, stood)
-        result = audit(replace(told, factuals=rows, answers=stood), {"<script>": model})
+        result = audit(replace(delivered, factuals=rows, answers=stood), {"<script>": model})
         text = result.to_html("housing")
         assert nasty not in text
         assert "&lt;b&gt;x&lt;/b&gt;" in text
@@ -520,12 +526,16 @@ class TestPage:
         assert "&lt;script&gt;" in text
         assert nasty not in result._repr_html_()
 
-    def test_a_long_list_is_cut_and_says_so(self, told):
+    def test_a_long_list_is_cut_and_says_so(self, delivered):
         place = np.arange(50).repeat(5)
-        rows, stood = (frame.iloc[place].reset_index(drop=True) for frame in (told.factuals, told.frame))
+        rows, stood = (frame.iloc[place].reset_index(drop=True) for frame in (delivered.factuals, delivered.frame))
         names = ("target", "statuses", "probability", "probability_before", "distance", "changed", "repeated")
         many = replace(
-            told, factuals=rows, answers=stood, certificate=None, **{n: getattr(told, n)[place] for n in names}
+            delivered,
+            factuals=rows,
+            answers=stood,
+            certificate=None,
+            **{n: getattr(delivered, n)[place] for n in names},
         )
         result = audit(many, BlackBox(lambda r: np.zeros(len(r)), SPRING.X))
         text, lost = result.to_html(), result.summary()["lost"]
@@ -585,10 +595,10 @@ MODELS = {
 class TestWrongInput:
     @pytest.mark.parametrize("case", MODELS)
     @pytest.mark.parametrize("ask", [audit, survival_curve])
-    def test_models(self, told, case, ask):
+    def test_models(self, delivered, case, ask):
         model, kind, says = MODELS[case]
         with pytest.raises(kind, match=re.escape(says)):
-            ask(told, model())
+            ask(delivered, model())
 
     @pytest.mark.parametrize(
         ("settings", "says"),
@@ -598,14 +608,14 @@ class TestWrongInput:
             ({"recourse": NEW}, "'recourse' of audit must be a method such as AVCG. Got a Pipeline"),
         ],
     )
-    def test_settings(self, told, settings, says):
+    def test_settings(self, delivered, settings, says):
         with pytest.raises(SettingError, match=re.escape(says)):
-            audit(told, NEW, **settings)
+            audit(delivered, NEW, **settings)
 
-    def test_a_method_that_searches_by_gradients_needs_them(self, told, recourse):
+    def test_a_method_that_searches_by_gradients_needs_them(self, delivered, recourse):
         search = RobustSearch(recourse.hypotheses).fit(SPRING.X)
         with pytest.raises(SettingError, match="RobustSearch searches by gradients"):
-            audit(told, BlackBox(lambda rows: np.zeros(len(rows)), SPRING.X), recourse=search)
+            audit(delivered, BlackBox(lambda rows: np.zeros(len(rows)), SPRING.X), recourse=search)
 
     @pytest.mark.parametrize(
         "ask", [lambda a: a.by("houses"), lambda a: a.to_html("houses"), lambda a: a.to_json("houses")]
@@ -664,9 +674,9 @@ def onnx_file(tmp_path_factory):
             skl2onnx.to_onnx(model, initial_types=kind, options=options).SerializeToString()
         )
     recourse = NearestUnlike(PointMass(from_sklearn(models[0], X))).fit(X)
-    told = recourse.generate(X[models[0].predict(X) == "no"].head(30), target="yes")
-    (folder / "answers.json").write_text(told.to_json())
-    return folder, told, models[1:]
+    delivered = recourse.generate(X[models[0].predict(X) == "no"].head(30), target="yes")
+    (folder / "answers.json").write_text(delivered.to_json())
+    return folder, delivered, models[1:]
 
 
 def run(*arguments):
@@ -675,18 +685,18 @@ def run(*arguments):
 
 class TestCommand:
     def test_it_counts_as_python_does(self, onnx_file):
-        folder, told, models = onnx_file
+        folder, delivered, models = onnx_file
         result = run(
             folder / "answers.json", "--model", folder / "0.onnx", "--classes", "no,yes", "--by", "months", "--json"
         )
         assert result.exit_code == 0, result.output
         shown = json.loads(result.output)
-        holds = int((models[0].predict(told.frame) == "yes").sum())
+        holds = int((models[0].predict(delivered.frame) == "yes").sum())
         assert shown["summary"]["holds"] == holds
         assert sum(line["told"] for line in shown["by"]) == shown["summary"]["told"]
 
     def test_tables_and_several_models(self, onnx_file):
-        folder, told, models = onnx_file
+        folder, delivered, models = onnx_file
         result = run(
             folder / "answers.json",
             "--model",
@@ -699,27 +709,27 @@ class TestCommand:
             "months",
         )
         assert result.exit_code == 0, result.output
-        both = audit(told, models)
+        both = audit(delivered, models)
         assert f"{both.summary()['holds']} of {both.summary()['told']} answers still hold" in result.output
         for words in ("By what was to change", "income", "By how many columns were to change", "By months", "up to"):
             assert words in result.output
 
     def test_classes_are_the_targets_where_these_name_both(self, onnx_file, tmp_path):
-        folder, told, models = onnx_file
-        mixed = replace(told, target=np.array(["yes", "no"] * 15))
+        folder, delivered, models = onnx_file
+        mixed = replace(delivered, target=np.array(["yes", "no"] * 15))
         (tmp_path / "mixed.json").write_text(mixed.to_json())
         result = run(tmp_path / "mixed.json", "--model", folder / "1.onnx", "--json")
-        expected = (models[1].predict(told.frame) == mixed.target).sum()
+        expected = (models[1].predict(delivered.frame) == mixed.target).sum()
         assert json.loads(result.output)["summary"]["holds"] == expected
 
     @pytest.mark.parametrize("kind", ["html", "json", "csv"])
     def test_files_are_written_whole(self, onnx_file, tmp_path, kind):
-        folder, told, models = onnx_file
+        folder, delivered, models = onnx_file
         out = tmp_path / f"audit.{kind}"
         result = run(folder / "answers.json", "--model", folder / "0.onnx", "--classes", "no, yes", "--out", out)
         assert result.exit_code == 0, result.output
         assert [path.name for path in tmp_path.iterdir()] == [out.name]
-        expected = audit(told, models[0])
+        expected = audit(delivered, models[0])
         if kind == "csv":
             assert pd.read_csv(out, index_col=0)["verdict"].tolist() == expected.frame["verdict"].tolist()
         else:

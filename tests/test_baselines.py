@@ -19,13 +19,13 @@ from avcg.baselines.robust_search import RobustSearch
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.testing import check_explainer
 
 TOY = toys.loans(n=300)
 MODEL = Classifier(hidden=(16,), epochs=80, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
 MASKS = MCDropout(MODEL)
-RETRAINS = retrains(MODEL, TOY.X, TOY.y, n=8, how="bootstrap")
+RETRAINS = retrains(MODEL, TOY.X, TOY.y, n=8, resampling="bootstrap")
 DENIED = TOY.X[MODEL.predict(TOY.X) == 0].head(12)
 
 # Mean 0 and standard deviation 1, so that codes are the numbers themselves; all may go from -3 to 3.
@@ -45,7 +45,7 @@ def lines(*slopes, intercept=0.0, weights=None):
 
 
 def fitted(kind, hypotheses, X=FRAME, **settings):
-    return kind(hypotheses, n_fresh=0, **settings).fit(X)
+    return kind(hypotheses, n_test=0, **settings).fit(X)
 
 
 def to_one(explainer, *rows):
@@ -86,7 +86,7 @@ class TestContract:
     def test_a_search_refuses_hypotheses_without_gradients_and_says_what_to_do(self, kind):
         numbers = TOY.X[["income", "months"]]
         model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(numbers, TOY.y)
-        judges = retrains(model, numbers, TOY.y, n=4, how="bootstrap")
+        judges = retrains(model, numbers, TOY.y, n=4, resampling="bootstrap")
         with pytest.raises(SettingError, match=rf"{kind.__name__} searches by gradients.*AVCG.*RobustNeighbour"):
             kind(judges).fit(numbers)
 
@@ -135,7 +135,7 @@ class TestRowByRow:
         some = to_one(explainer, *rows.tolist())
         explainer.descent = replace(explainer.descent, steps=2 * steps)
         more = to_one(explainer, *rows.tolist())
-        done = explainer._done(Question(rows, torch.ones(8, dtype=torch.long), SPACE, 1), some)
+        done = explainer._done(Query(rows, torch.ones(8, dtype=torch.long), SPACE, 1), some)
         assert 2 <= int(done.sum()) <= 6
         assert torch.equal(some[done], more[done])
         assert (some[~done] != more[~done]).any(dim=1).all()
@@ -288,7 +288,7 @@ class TestQUCE:
         explainer = fitted(QUCE, lines([1.0, -2.0, 0.5]))
         x_cf, target = torch.tensor([[0.5, -1.0, 0.2], [2.0, 1.0, -1.0]]), torch.ones(2, dtype=torch.long)
         one, other = torch.tensor([[0.0, 0.0, 0.0], [1.0, 1.0, 1.0]]), torch.tensor([[0.5, 2.0, 0.2], [-1.0, 1.0, 3.0]])
-        first, second = (explainer._loss(Question(x, target, SPACE, 1), x_cf, 1) for x in (one, other))
+        first, second = (explainer._loss(Query(x, target, SPACE, 1), x_cf, 1) for x in (one, other))
         near = (x_cf - one).norm(dim=1) - (x_cf - other).norm(dim=1)
         torch.testing.assert_close(first - second, 0.05 * near)
 
@@ -296,7 +296,7 @@ class TestQUCE:
         explainer = fitted(QUCE, lines([0.0, 0.0, 0.0]))
         usual, strange = torch.tensor([[0.0, 0.0, 0.0]]), torch.tensor([[3.0, -3.0, 3.0]])
         alike = torch.ones(1, dtype=torch.long)
-        losses = [explainer._loss(Question(x, alike, SPACE, 1), x, 1) for x in (usual, strange)]
+        losses = [explainer._loss(Query(x, alike, SPACE, 1), x, 1) for x in (usual, strange)]
         assert losses[0] >= (0.5 - 0.95) ** 2
         assert losses[1] > losses[0] + 0.3
 
@@ -309,14 +309,14 @@ class TestEntropic:
         for label in (0, 1):
             p = 1 / (1 + np.exp(-(1 if label else -1) * slopes @ x.numpy().T))
             by_hand = np.log(weights @ np.exp(10.0 * (1 - p))) / 10.0
-            found = explainer._risk(Question(x, torch.full((3,), label), SPACE, 1), x)
+            found = explainer._risk(Query(x, torch.full((3,), label), SPACE, 1), x)
             np.testing.assert_allclose(found, by_hand, atol=1e-6)
 
     def test_it_lies_between_the_mean_and_the_worst(self):
         explainer = fitted(EntropicSearch, lines([2.0, 0.0, 0.0], [-1.0, 0.0, 0.0]))
         x = torch.tensor([[1.0, 0.0, 0.0]])
         loss = 1 - torch.sigmoid(torch.tensor([2.0, -1.0]))
-        risk = explainer._risk(Question(x, torch.ones(1, dtype=torch.long), SPACE, 1), x)
+        risk = explainer._risk(Query(x, torch.ones(1, dtype=torch.long), SPACE, 1), x)
         assert float(loss.mean()) < float(risk) < float(loss.max())
 
     def test_it_goes_on_from_the_line_until_the_risk_is_low(self):
@@ -343,7 +343,7 @@ class TestEntropic:
         found = explainer.generate(TestStoppingRule.DENIED.iloc[[1]], target=1, min_prob=asked.get("min_prob"))
         x_cf = SPACE.encode(found.frame)
         assert found.probability[0] >= 0.8
-        assert float(explainer._risk(Question(x_cf, torch.ones(1, dtype=torch.long), SPACE, 1), x_cf)) <= 0.5
+        assert float(explainer._risk(Query(x_cf, torch.ones(1, dtype=torch.long), SPACE, 1), x_cf)) <= 0.5
 
 
 class TestSeveralAnswers:

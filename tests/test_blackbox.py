@@ -34,7 +34,7 @@ from avcg import (
     Refinement,
     Schema,
     TabularSpace,
-    given,
+    from_models,
     retrains,
     toys,
 )
@@ -43,17 +43,17 @@ from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.explainers import amortized as answering
 from avcg.explainers import avcg as amortized
 from avcg.hypotheses import retrains as retraining
-from avcg.hypotheses.black_box import Asked
-from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
-from avcg.hypotheses.split import Roles
+from avcg.hypotheses.black_box import BlackBoxPredictors
+from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
+from avcg.hypotheses.split import HypothesisSplit
 from avcg.method import distillation
 from avcg.method.decision import Decider
 from avcg.method.distillation import Distillation
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.method.risk import lower_log_odds
 from avcg.models.networks import draw_state, mlp
-from avcg.models.piecewise_linear import Ramps
+from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
 from avcg.space.images import ImageSpace
@@ -161,9 +161,9 @@ class TestEveryKindOfModel:
             rows["more"] = 1.0
             return np.zeros(len(rows))
 
-        pair = given([BlackBox(spoils, NUMBERS), BlackBox(income_rule, NUMBERS)], NUMBERS)
+        pair = from_models([BlackBox(spoils, NUMBERS), BlackBox(income_rule, NUMBERS)], NUMBERS)
         before = NUMBERS.copy()
-        found = pair.predictors.seeing(NUMBERS).probabilities(pair.space.encode(NUMBERS))
+        found = pair.predictors.bind_rows(NUMBERS).probabilities(pair.space.encode(NUMBERS))
         np.testing.assert_array_equal(found[1, :, 1], income_rule(NUMBERS))
         pd.testing.assert_frame_equal(NUMBERS, before)
 
@@ -200,7 +200,7 @@ class TestEveryKindOfModel:
         assert (found[:, 1] == 0).all()
         np.testing.assert_array_equal(found[:, [0, 2]], model.predict_proba(NUMBERS))
         full = DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS, three)
-        pair = given([model, full], NUMBERS)
+        pair = from_models([model, full], NUMBERS)
         assert pair.classes.tolist() == [0, 1, 2]
         assert (pair.predictors.log_probs(pair.space.encode(NUMBERS))[0, :, 1] < -60).all()
 
@@ -215,24 +215,24 @@ class TestEveryKindOfModel:
         named = BlackBox(tree, NUMBERS, classes=unsorted)
         clear = tree.predict_proba(NUMBERS)[:, 0] != 0.5  # a tie goes to the class that comes first
         assert (named.predict(NUMBERS) == tree.predict(NUMBERS))[clear].all()
-        alone, pair = PointMass(rule), given([rule, tree], NUMBERS, in_force=tree)
+        alone, pair = PointMass(rule), from_models([rule, tree], NUMBERS, deployed=tree)
         assert alone.classes.tolist() == pair.classes.tolist() == unsorted
         explainer = NearestUnlike(alone).fit(NUMBERS)
-        told = explainer.generate(NUMBERS.head(40))
-        assert ((rule.predict(told.frame) == told.target) == (told.status == "ok")).all()
-        assert (told.status == "ok").mean() > 0.9
-        today = explainer.judged_by(given([named], NUMBERS, in_force=tree, space=explainer.space_))
-        told = today.generate(NUMBERS.head(40))
-        assert ((named.predict(told.frame) == told.target) == (told.status == "ok")).all()
-        assert told.certificate is None
+        delivered = explainer.generate(NUMBERS.head(40))
+        assert ((rule.predict(delivered.frame) == delivered.target) == (delivered.status == "ok")).all()
+        assert (delivered.status == "ok").mean() > 0.9
+        today = explainer.judged_by(from_models([named], NUMBERS, deployed=tree, space=explainer.space_))
+        delivered = today.generate(NUMBERS.head(40))
+        assert ((named.predict(delivered.frame) == delivered.target) == (delivered.status == "ok")).all()
+        assert delivered.certificate is None
         with pytest.raises(SettingError, match="same classes"):
-            explainer.judged_by(given([tree], NUMBERS, space=explainer.space_))
+            explainer.judged_by(from_models([tree], NUMBERS, space=explainer.space_))
 
     def test_labels_of_another_dtype_are_the_same_labels(self):
         one = DecisionTreeClassifier(max_depth=2, random_state=0).fit(NUMBERS, NAMES)
         other = DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS, pd.Series(NAMES, dtype=object))
         assert one.classes_.dtype.kind != other.classes_.dtype.kind
-        assert given([one, other], NUMBERS).classes.tolist() == ["approve", "reject"]
+        assert from_models([one, other], NUMBERS).classes.tolist() == ["approve", "reject"]
 
     def test_each_model_reads_its_own_columns(self):
         narrow = DecisionTreeClassifier(max_depth=2, random_state=0).fit(NUMBERS[["months"]], Y)
@@ -242,7 +242,7 @@ class TestEveryKindOfModel:
             BlackBox(narrow, NUMBERS[["months"]]),
             BlackBox(turned, NUMBERS[::-1][turned.feature_names_in_]),
         ]
-        three = given(boxes, NUMBERS)
+        three = from_models(boxes, NUMBERS)
         found = three.predictors.probabilities(three.space.encode(NUMBERS))
         for s, (model, names) in enumerate(
             [(TREE, ["income", "months"]), (narrow, ["months"]), (turned, ["months", "income"])]
@@ -258,16 +258,16 @@ class TestEveryKindOfModel:
 
         one, two = BlackBox(counts, NUMBERS), BlackBox(counts, NUMBERS)
         assert one.n_asked == sum(seen) / 2 == 2
-        both = Asked([one, two])
+        both = BlackBoxPredictors([one, two])
         both.log_probs(one.space_.encode(NUMBERS.head(7)))
         both.subset(torch.tensor([1])).log_probs(one.space_.encode(NUMBERS.head(5)))
         assert (one.n_asked, two.n_asked) == (9, 14)
-        assert both.boxes == Remote(Joined([both]), "cpu").boxes == {one, two}
+        assert both.boxes == OnDevice(Joined([both]), "cpu").boxes == {one, two}
         fitted(AVCG(PointMass(one), recipe=Recipe(steps=20, layers=(8,))), NUMBERS).generate(
             NUMBERS.head(5), refine=True
         )
         assert one.n_asked + two.n_asked == sum(seen)
-        copies = given([one, two], NUMBERS)
+        copies = from_models([one, two], NUMBERS)
         copies.predictors.log_probs(one.space_.encode(NUMBERS.head(5)))
         assert [box.n_asked for box in copies.predictors.members] == [5, 5]
 
@@ -280,7 +280,7 @@ class TestEveryKindOfModel:
     def test_no_rows_are_no_question(self):
         box = BlackBox(TREE, NUMBERS)
         assert box.predict_proba(NUMBERS.head(0)).shape == (0, 2)
-        assert Asked([box, box]).log_probs(torch.zeros(0, 2)).shape == (2, 0, 2)
+        assert BlackBoxPredictors([box, box]).log_probs(torch.zeros(0, 2)).shape == (2, 0, 2)
         assert box.n_asked == 2
 
     @settings(max_examples=40)
@@ -297,7 +297,7 @@ class TestEveryKindOfModel:
                 assert close or before == after
 
     def test_the_contract_of_hypotheses(self):
-        trees = given([boosted("tree").fit(X[i::2], Y[i::2]) for i in range(2)], X, schema=SCHEMA)
+        trees = from_models([boosted("tree").fit(X[i::2], Y[i::2]) for i in range(2)], X, schema=SCHEMA)
         check_hypotheses(trees, trees.space.encode(X.head(20)))
 
 
@@ -321,8 +321,8 @@ def onnx_files(tmp_path_factory):
     }
     inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
     table = NUMBERS.to_numpy(np.float32)
-    plain = RandomForestClassifier(5, max_depth=3, random_state=0).fit(table, Y)
-    files = {"mixed": (mixed, frame, {"initial_types": inputs}), "plain": (plain, table, {"X": table[:1]})}
+    to_json = RandomForestClassifier(5, max_depth=3, random_state=0).fit(table, Y)
+    files = {"mixed": (mixed, frame, {"initial_types": inputs}), "plain": (to_json, table, {"X": table[:1]})}
     made = {}
     for name, (model, rows, options) in files.items():
         for zipped in (True, False):
@@ -363,11 +363,11 @@ class TestOnnx:
         box = BlackBox(path, frame, classes=["approve", "reject"])
         explainer = fitted(AVCG(PointMass(box), TOY_SCHEMA, recipe=SHORT), frame)
         denied = frame[model.predict(frame) == "reject"].head(30)
-        told = explainer.generate(denied, target="approve")
-        assert told.certificate is None
-        assert ((model.predict(told.frame) == "approve") == (told.status == "ok")).all()
-        assert (told.status == "ok").mean() > 0.8
-        assert complaints(TOY_SCHEMA, frame, denied, told.frame) == []
+        delivered = explainer.generate(denied, target="approve")
+        assert delivered.certificate is None
+        assert ((model.predict(delivered.frame) == "approve") == (delivered.status == "ok")).all()
+        assert (delivered.status == "ok").mean() > 0.8
+        assert complaints(TOY_SCHEMA, frame, denied, delivered.frame) == []
 
     def test_bad_files(self, onnx_files, tmp_path, monkeypatch):
         path, _, frame = onnx_files["mixed", True]
@@ -486,23 +486,23 @@ WRONG = {
         SettingError,
         r"speaks of the classes 0, 1, which are not among 'no', 'yes'. To call.*BlackBox\(model.predict_proba",
     ),
-    "given: none": (lambda: given([], NUMBERS), SettingError, "must be at least one. Got none"),
+    "given: none": (lambda: from_models([], NUMBERS), SettingError, "must be at least one. Got none"),
     "given: a schema and a space": (
-        lambda: given([TREE], NUMBERS, schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)),
+        lambda: from_models([TREE], NUMBERS, schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)),
         SettingError,
         "Give the one or the other",
     ),
     "given: other classes": (
-        lambda: given([TREE, BlackBox(income_rule, NUMBERS, classes=["no", "yes"])], NUMBERS),
+        lambda: from_models([TREE, BlackBox(income_rule, NUMBERS, classes=["no", "yes"])], NUMBERS),
         SettingError,
         r"must speak of the same classes. Got \[0, 1\], \['no', 'yes'\]",
     ),
     "given: classes unknown": (
-        lambda: given([income_rule], NUMBERS), SettingError, r"function does not say its classes. Fit it, or wrap it"
+        lambda: from_models([income_rule], NUMBERS), SettingError, r"function does not say its classes. Fit it, or wrap it"
     ),
-    "nothing asked": (lambda: Asked([]), SettingError, "at least one model to ask"),
+    "nothing asked": (lambda: BlackBoxPredictors([]), SettingError, "at least one model to ask"),
     "other rows than seen": (
-        lambda: Asked([box()()]).seeing(NUMBERS.head(3)).log_probs(torch.zeros(4, 2)),
+        lambda: BlackBoxPredictors([box()()]).bind_rows(NUMBERS.head(3)).log_probs(torch.zeros(4, 2)),
         DataError,
         "to be asked about 3 rows. Got codes of 4",
     ),
@@ -518,7 +518,7 @@ WRONG = {
         r"must be a set of models. Got a list; make one with avcg.given\(models, X, space=",
     ),
     "judges of another space": (
-        lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by(given([TREE], NUMBERS.head(50))),
+        lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by(from_models([TREE], NUMBERS.head(50))),
         SettingError,
         "differ in column 'income'. Give them one space",
     ),
@@ -573,33 +573,33 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
 
     def test_probabilities_and_certificates(self):
         first, *others = self.boxes(9)
-        hypotheses = given(others, self.ROWS, in_force=first, space=first.space_)
+        hypotheses = from_models(others, self.ROWS, deployed=first, space=first.space_)
         explainer = RobustNeighbour(hypotheses, survival=0.5).fit(self.ROWS)
         codes = explainer.space_.decode(explainer.space_.encode(self.ROWS))
         assert np.abs(first.predict_proba(codes) - first.predict_proba(self.ROWS)).max() > 0.3, "codes lose it"
-        told = explainer.generate(self.ROWS, n=2)
+        delivered = explainer.generate(self.ROWS, n=2)
         np.testing.assert_array_equal(
-            told.probability_before, first.predict_proba(self.ROWS)[np.arange(120), told.target]
+            delivered.probability_before, first.predict_proba(self.ROWS)[np.arange(120), delivered.target]
         )
-        each = np.repeat(told.target, 2)
-        after = first.predict_proba(told.frame)
-        np.testing.assert_array_equal(told.probability, after[np.arange(240), each])
-        fresh = explainer.roles_.fresh
-        agree = sum(one.predict(told.frame) == each for one in fresh.members)
-        np.testing.assert_array_equal(told.certificate.agreeing, agree)
-        already = np.repeat(first.predict(self.ROWS) == told.target, 2)
-        valid, robust = after.argmax(axis=1) == each, told.certificate.share >= 0.5
+        each = np.repeat(delivered.target, 2)
+        after = first.predict_proba(delivered.frame)
+        np.testing.assert_array_equal(delivered.probability, after[np.arange(240), each])
+        fresh = explainer.split_.test
+        agree = sum(one.predict(delivered.frame) == each for one in fresh.members)
+        np.testing.assert_array_equal(delivered.certificate.agreeing, agree)
+        already = np.repeat(first.predict(self.ROWS) == delivered.target, 2)
+        valid, robust = after.argmax(axis=1) == each, delivered.certificate.share >= 0.5
         expected = np.select([already, ~valid, ~robust], ["already_target", "not_valid", "not_robust"], "ok")
-        assert (told.statuses == expected).all()
+        assert (delivered.statuses == expected).all()
 
     def test_groups_and_remote_ones_pass_it_on(self):
-        one, two = (Asked([box]) for box in self.boxes(2))
+        one, two = (BlackBoxPredictors([box]) for box in self.boxes(2))
         codes = one.members[0].space_.encode(self.ROWS)
         flat = Stacked(mlp(2, 2, (4,)), {})
         both = Joined([flat, one, two]).subset(torch.tensor([2, 0, 1]))
         expected = [box.predict_proba(self.ROWS) for box in (two.members[0], one.members[0])]
-        for group in (both, Remote(both, "cpu"), Joined([Remote(both, "cpu")])):
-            seen = group.seeing(self.ROWS)
+        for group in (both, OnDevice(both, "cpu"), Joined([OnDevice(both, "cpu")])):
+            seen = group.bind_rows(self.ROWS)
             np.testing.assert_array_equal(seen.probabilities(codes)[[0, 2]], expected)
             np.testing.assert_allclose(seen.log_probs(codes).exp()[[0, 2]], expected, atol=1e-6)
             assert torch.equal(seen.log_probs(codes)[1], flat.log_probs(codes)[0])
@@ -622,24 +622,24 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
         def nearly(rows):
             return np.where(rows["months"] > 50, 0.5 + 1e-12, 0.5 - 1e-12)
 
-        hypotheses = given([BlackBox(nearly, NUMBERS)] * 4, NUMBERS)
-        told = RobustNeighbour(hypotheses).fit(NUMBERS).generate(NUMBERS.head(60), target=1)
-        assert ((told.status == "already_target") == (NUMBERS["months"].head(60) > 50)).all()
-        assert (told.certificate.agreeing == (told.frame["months"] > 50)).all()
+        hypotheses = from_models([BlackBox(nearly, NUMBERS)] * 4, NUMBERS)
+        delivered = RobustNeighbour(hypotheses).fit(NUMBERS).generate(NUMBERS.head(60), target=1)
+        assert ((delivered.status == "already_target") == (NUMBERS["months"].head(60) > 50)).all()
+        assert (delivered.certificate.agreeing == (delivered.frame["months"] > 50)).all()
 
 
 class TestRamps:
     VALUES = torch.cat([torch.randn(200, 2, generator=torch.Generator().manual_seed(0)), torch.ones(200, 1)], dim=1)
 
     def test_closed_form(self):
-        ramps = Ramps(torch.tensor([[0.0, 5.0], [1.0, 5.0], [3.0, 5.0]]), [0], n_steps=2)
+        ramps = PiecewiseLinearEncoding(torch.tensor([[0.0, 5.0], [1.0, 5.0], [3.0, 5.0]]), [0], n_steps=2)
         assert ramps.n_outputs == 4
         x = torch.tensor([[-1.0, 7.0], [0.5, 7.0], [2.5, 7.0], [9.0, 7.0]])
         expected = [[-1, 7, 0, 0], [0.5, 7, 0.5, 0], [2.5, 7, 1, 0.75], [9, 7, 1, 1]]
         torch.testing.assert_close(ramps(x), torch.tensor(expected))
 
     def test_steps_add_up_to_the_number_within_its_range(self):
-        ramps = Ramps(self.VALUES, [0, 1], n_steps=8)
+        ramps = PiecewiseLinearEncoding(self.VALUES, [0, 1], n_steps=8)
         x = 3 * torch.randn(50, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         found = ramps(x)
         assert found.dtype == torch.float64
@@ -651,7 +651,7 @@ class TestRamps:
             torch.testing.assert_close(climbed, x[:, column].clamp(low, high) - low, atol=1e-5, rtol=0)
 
     def test_monotone_and_between_zero_and_one(self):
-        ramps = Ramps(self.VALUES, [0, 1, 2])
+        ramps = PiecewiseLinearEncoding(self.VALUES, [0, 1, 2])
         line = torch.linspace(-5, 5, 400)[:, None].expand(-1, 3)
         steps = ramps(line)[:, 3:]
         assert (steps.diff(dim=0) >= 0).all()
@@ -660,12 +660,12 @@ class TestRamps:
         assert torch.isfinite(steps).all()
 
     def test_a_constant_has_no_step(self):
-        assert (Ramps(self.VALUES, [0, 1, 2]).at != 2).all()
-        assert Ramps(self.VALUES, [2]).n_outputs == 3
-        assert torch.equal(Ramps(self.VALUES, [])(self.VALUES), self.VALUES)
+        assert (PiecewiseLinearEncoding(self.VALUES, [0, 1, 2]).at != 2).all()
+        assert PiecewiseLinearEncoding(self.VALUES, [2]).n_outputs == 3
+        assert torch.equal(PiecewiseLinearEncoding(self.VALUES, [])(self.VALUES), self.VALUES)
 
     def test_gradients_are_slopes(self):
-        ramps = Ramps(self.VALUES, [0, 1])
+        ramps = PiecewiseLinearEncoding(self.VALUES, [0, 1])
         x = torch.randn(20, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64, requires_grad=True)
         ramps(x).sum().backward()
         assert torch.isfinite(x.grad).all()
@@ -673,13 +673,13 @@ class TestRamps:
         torch.testing.assert_close(x.grad.sum(dim=1), (ahead - behind) / 2e-7, rtol=1e-4, atol=1e-4)
 
     def test_any_leading_axes(self):
-        ramps = Ramps(self.VALUES, [0, 1])
+        ramps = PiecewiseLinearEncoding(self.VALUES, [0, 1])
         block = torch.randn(4, 5, 3, generator=torch.Generator().manual_seed(3))
         torch.testing.assert_close(ramps(block), ramps(block.flatten(0, 1)).unflatten(0, (4, 5)))
 
     @pytest.mark.parametrize("rows", [7, 300])
     def test_a_stack_runs_by_batched_products(self, rows):
-        ramps = Ramps(self.VALUES, [0, 1])
+        ramps = PiecewiseLinearEncoding(self.VALUES, [0, 1])
         network = nn.Sequential(ramps, mlp(ramps.n_outputs, 2, (16, 8)))
         state = draw_state(network, 5, torch.Generator().manual_seed(4))
         stacked = Stacked(network, state)
@@ -694,25 +694,25 @@ class TestRamps:
 class TestStudents:
     @staticmethod
     def taught(seed=0):
-        models = given(
+        models = from_models(
             [DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS[i::3], Y[i::3]) for i in range(3)], NUMBERS
         )
         x = models.space.encode(NUMBERS)
         rng = torch.Generator().manual_seed(seed)
-        teachers, in_force = models.predictors.subset(torch.tensor([0, 1])), models.predictors.subset(torch.tensor([2]))
-        found = Distillation(in_force, teachers, x, models.space, rng)
+        train, deployed = models.predictors.subset(torch.tensor([0, 1])), models.predictors.subset(torch.tensor([2]))
+        found = Distillation(deployed, train, x, models.space, rng)
         found.correct(models.space.cross(x, x.flip(0), rng), rng)
-        return found, Joined([in_force, teachers]), x
+        return found, Joined([deployed, train]), x
 
     def test_they_say_what_their_models_say(self):
         found, models, x = self.taught()
         same = found.students.log_probs(x).argmax(-1) == models.log_probs(x).argmax(-1)
         assert (same.float().mean(dim=1) >= 0.9).all(), "each student its own model, those in force first"
         assert found.students.differentiable
-        teachers, in_force = found.teach()
-        assert (len(teachers), len(in_force)) == (2, 1)
-        assert torch.equal(in_force.log_probs(x)[0], found.students.log_probs(x)[0])
-        torch.testing.assert_close(teachers.predictors.log_probs(x), found.students.log_probs(x)[1:])
+        train, deployed = found.teach()
+        assert (len(train), len(deployed)) == (2, 1)
+        assert torch.equal(deployed.log_probs(x)[0], found.students.log_probs(x)[0])
+        torch.testing.assert_close(train.predictors.log_probs(x), found.students.log_probs(x)[1:])
 
     def test_leaner_answers_cost_no_more_and_still_convince_them(self):
         found, _, x = self.taught()
@@ -724,7 +724,7 @@ class TestStudents:
             log_p = target_log_probs(found.students, points[None], target)
             return lower_log_odds(log_p, found.students.weights, 2.0)[0]
 
-        same, lean = found.leaner(Question(x, target, space, 1), answers, [margin])
+        same, lean = found.leaner(Query(x, target, space, 1), answers, [margin])
         assert torch.equal(same, answers)
         assert (space.distance(lean, x) <= space.distance(answers, x) + 1e-6).all()
         convinced = lowest(answers) >= margin
@@ -793,7 +793,7 @@ class TestStudents:
 
 def explained(kind):
     model = boosted(kind).fit(X, Y)
-    hypotheses = retrains(model, X, Y, n=6, how="bootstrap", schema=SCHEMA)
+    hypotheses = retrains(model, X, Y, n=6, resampling="bootstrap", schema=SCHEMA)
     return model, fitted(AVCG(hypotheses, recipe=SHORT), X)
 
 
@@ -807,30 +807,30 @@ def recourse(request):
     return request.getfixturevalue("trees") if request.param == "tree" else explained(request.param)
 
 
-def recount(model, explainer, told):
+def recount(model, explainer, delivered):
     """Statuses and certificates once more, by the models' own predict on the rows handed out."""
-    target = np.repeat(told.target, told.n)
-    valid = model.predict(told.frame) == target
-    agreeing = sum(one.model.predict(told.frame) == target for one in explainer.roles_.fresh.members)
-    np.testing.assert_array_equal(told.certificate.agreeing, agreeing)
-    assert told.certificate.n == len(explainer.roles_.fresh) == 2
-    already = np.repeat(model.predict(told.factuals) == told.target, told.n)
+    target = np.repeat(delivered.target, delivered.n)
+    valid = model.predict(delivered.frame) == target
+    agreeing = sum(one.model.predict(delivered.frame) == target for one in explainer.split_.test.members)
+    np.testing.assert_array_equal(delivered.certificate.agreeing, agreeing)
+    assert delivered.certificate.n == len(explainer.split_.test) == 2
+    already = np.repeat(model.predict(delivered.factuals) == delivered.target, delivered.n)
     expected = np.select([already, ~valid, agreeing < 2], ["already_target", "not_valid", "not_robust"], "ok")
-    assert (told.statuses == expected).all()
+    assert (delivered.statuses == expected).all()
     places = pd.Index(model.classes_).get_indexer(pd.Index(target))
-    of_target = model.predict_proba(told.frame)[np.arange(len(target)), places]
-    np.testing.assert_allclose(told.probability, of_target, atol=1e-7)
+    of_target = model.predict_proba(delivered.frame)[np.arange(len(target)), places]
+    np.testing.assert_allclose(delivered.probability, of_target, atol=1e-7)
 
 
 class TestTreesFromEndToEnd:
     def test_statuses_certificates_and_constraints(self, recourse):
         model, explainer = recourse
         rows = X.head(60)
-        told = explainer.generate(rows, target=1)
-        assert (told.status == "ok").sum() + (told.status == "already_target").sum() > 50
-        recount(model, explainer, told)
-        assert complaints(SCHEMA, X, rows, told.frame) == []
-        assert told.frame.dtypes.equals(rows.dtypes)
+        delivered = explainer.generate(rows, target=1)
+        assert (delivered.status == "ok").sum() + (delivered.status == "already_target").sum() > 50
+        recount(model, explainer, delivered)
+        assert complaints(SCHEMA, X, rows, delivered.frame) == []
+        assert delivered.frame.dtypes.equals(rows.dtypes)
 
     def test_the_contract(self, recourse):
         model, explainer = recourse
@@ -839,19 +839,19 @@ class TestTreesFromEndToEnd:
     def test_several_answers(self, trees):
         model, explainer = trees
         rows = X[model.predict(X) == 0].head(20)
-        told = explainer.generate(rows, n=3)
-        recount(model, explainer, told)
-        assert complaints(SCHEMA, X, rows.loc[rows.index.repeat(3)], told.frame) == []
-        different = told.frame.astype(str).groupby(level=0).apply(lambda three: len(three.drop_duplicates()))
+        delivered = explainer.generate(rows, n=3)
+        recount(model, explainer, delivered)
+        assert complaints(SCHEMA, X, rows.loc[rows.index.repeat(3)], delivered.frame) == []
+        different = delivered.frame.astype(str).groupby(level=0).apply(lambda three: len(three.drop_duplicates()))
         assert (different == 3).mean() > 0.8
 
     def test_requests(self, trees):
         model, explainer = trees
         rows = X[model.predict(X) == 0].head(20)
-        told = explainer.generate(rows, vary=["income", "rating"], ranges={"income": (None, 70)})
-        recount(model, explainer, told)
-        assert set(told.changes()["column"]) <= {"income", "rating"}
-        assert (told.frame["income"] <= np.maximum(70, rows["income"])).all()
+        delivered = explainer.generate(rows, vary=["income", "rating"], ranges={"income": (None, 70)})
+        recount(model, explainer, delivered)
+        assert set(delivered.changes()["column"]) <= {"income", "rating"}
+        assert (delivered.frame["income"] <= np.maximum(70, rows["income"])).all()
         single = explainer.generate(rows, max_changes=1)
         recount(model, explainer, single)
         assert complaints(SCHEMA.at_most(1), X, rows, single.frame) == []
@@ -859,13 +859,13 @@ class TestTreesFromEndToEnd:
     def test_refined_is_not_dearer(self, trees):
         model, explainer = trees
         rows = X[model.predict(X) == 0].head(20)
-        plain = explainer.generate(rows)
+        to_json = explainer.generate(rows)
         for refine in (True, Refinement(steps=3)):
-            told = explainer.generate(rows, refine=refine)
-            recount(model, explainer, told)
-            assert (told.distance <= plain.distance + 1e-5).all()
-            assert complaints(SCHEMA, X, rows, told.frame) == []
-        assert told.distance.mean() < plain.distance.mean()
+            delivered = explainer.generate(rows, refine=refine)
+            recount(model, explainer, delivered)
+            assert (delivered.distance <= to_json.distance + 1e-5).all()
+            assert complaints(SCHEMA, X, rows, delivered.frame) == []
+        assert delivered.distance.mean() < to_json.distance.mean()
 
     def test_the_gap_is_measured_by_the_students(self, trees):
         _, explainer = trees
@@ -874,7 +874,7 @@ class TestTreesFromEndToEnd:
         assert np.isfinite(gaps).all(axis=None)
 
     def test_the_same_seed_gives_the_same_bytes(self):
-        hypotheses, recipe = retrains(TREE, NUMBERS, Y, n=4, how="bootstrap"), Recipe(steps=20, layers=(16,))
+        hypotheses, recipe = retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap"), Recipe(steps=20, layers=(16,))
         one, two, other = (
             fitted(AVCG(hypotheses, recipe=recipe, random_state=seed), NUMBERS).generate(NUMBERS.head(30))
             for seed in (1, 1, 2)
@@ -883,52 +883,52 @@ class TestTreesFromEndToEnd:
         assert one.to_json() != other.to_json()
 
     def test_a_threshold(self):
-        hypotheses = retrains(TREE, NUMBERS, Y, n=6, how="bootstrap")
+        hypotheses = retrains(TREE, NUMBERS, Y, n=6, resampling="bootstrap")
         explainer = fitted(AVCG(hypotheses, threshold=0.25, recipe=SHORT), NUMBERS)
-        told = explainer.generate(NUMBERS.head(60), target=1)
-        granted = TREE.predict_proba(told.frame)[:, 1] >= 0.25
-        assert (granted == told.status.isin(["ok", "not_robust", "already_target"])).all()
-        agreeing = sum(one.model.predict_proba(told.frame)[:, 1] >= 0.25 for one in explainer.roles_.fresh.members)
-        np.testing.assert_array_equal(told.certificate.agreeing, agreeing)
+        delivered = explainer.generate(NUMBERS.head(60), target=1)
+        granted = TREE.predict_proba(delivered.frame)[:, 1] >= 0.25
+        assert (granted == delivered.status.isin(["ok", "not_robust", "already_target"])).all()
+        agreeing = sum(one.model.predict_proba(delivered.frame)[:, 1] >= 0.25 for one in explainer.split_.test.members)
+        np.testing.assert_array_equal(delivered.certificate.agreeing, agreeing)
 
     def test_three_classes(self):
         y = np.where(NUMBERS["income"] > 55, "high", np.where(NUMBERS["months"] > 60, "long", "low"))
         model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS, y)
-        explainer = fitted(AVCG(retrains(model, NUMBERS, y, n=6, how="bootstrap"), recipe=SHORT), NUMBERS)
+        explainer = fitted(AVCG(retrains(model, NUMBERS, y, n=6, resampling="bootstrap"), recipe=SHORT), NUMBERS)
         for target in (None, "low"):
-            told = explainer.generate(NUMBERS.head(40), target)
-            recount(model, explainer, told)
-            assert (told.status == "not_valid").mean() < 0.2
+            delivered = explainer.generate(NUMBERS.head(40), target)
+            recount(model, explainer, delivered)
+            assert (delivered.status == "not_valid").mean() < 0.2
         assert set(explainer.generate(NUMBERS.head(40)).target) == {"high", "long", "low"}
 
     def test_learning_from_networks_again_forgets_the_students(self):
         explainer = fitted(AVCG(PointMass(BlackBox(TREE, NUMBERS)), recipe=Recipe(steps=5, layers=(8,))), NUMBERS)
         assert explainer.distillation_ is not None
-        lines = retrains(LogisticRegression(), NUMBERS, Y, n=4, how="bootstrap")
+        lines = retrains(LogisticRegression(), NUMBERS, Y, n=4, resampling="bootstrap")
         assert fitted(explainer.set_params(hypotheses=lines), NUMBERS).distillation_ is None
 
     def test_trees_that_agree_on_most_points_are_still_others(self):
         line = pd.DataFrame({"a": np.linspace(-2, 2, 200)})
         model = DecisionTreeClassifier(random_state=0).fit(line, line["a"] > 0.4)
-        roles = Roles.of(retrains(model, line, line["a"] > 0.4, n=8, how="bootstrap"))
-        assert len(roles.fresh) == 2
+        roles = HypothesisSplit.of(retrains(model, line, line["a"] > 0.4, n=8, resampling="bootstrap"))
+        assert len(roles.test) == 2
         years = [DecisionTreeClassifier(max_depth=3, random_state=0).fit(NUMBERS[i::5], Y[i::5]) for i in range(5)]
         for seed in range(10):
-            judged = given(years, NUMBERS, in_force=years[3])
-            fresh = Roles.of(judged, torch.Generator().manual_seed(seed)).fresh
+            judged = from_models(years, NUMBERS, deployed=years[3])
+            fresh = HypothesisSplit.of(judged, torch.Generator().manual_seed(seed)).test
             assert all(box.model is not years[3] for box in fresh.members)
-        assert Roles.of(given([years[0]] * 4, NUMBERS, in_force=years[0])).fresh is None
+        assert HypothesisSplit.of(from_models([years[0]] * 4, NUMBERS, deployed=years[0])).test is None
 
     def test_a_plain_function(self):
         box = BlackBox(lambda rows: 1 / (1 + np.exp(-TOY.points(rows))), TOY.X, schema=TOY.schema)
         explainer = fitted(AVCG(PointMass(box), recipe=SHORT), TOY.X)
         denied = TOY.X[TOY.y == 0].head(30)
-        told = explainer.generate(denied)
-        assert told.certificate is None
-        assert ((TOY.points(told.frame) > 0) == (told.status == "ok")).all()
-        assert (told.status == "ok").mean() > 0.8
-        assert complaints(TOY.schema, TOY.X, denied, told.frame) == []
-        alone = fitted(AVCG(retrains(TREE, NUMBERS, Y, n=4, how="bootstrap"), model=BlackBox(income_rule, NUMBERS),
+        delivered = explainer.generate(denied)
+        assert delivered.certificate is None
+        assert ((TOY.points(delivered.frame) > 0) == (delivered.status == "ok")).all()
+        assert (delivered.status == "ok").mean() > 0.8
+        assert complaints(TOY.schema, TOY.X, denied, delivered.frame) == []
+        alone = fitted(AVCG(retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap"), model=BlackBox(income_rule, NUMBERS),
                             recipe=Recipe(steps=20, layers=(16,))), NUMBERS).generate(NUMBERS.head(20))  # fmt: skip
         assert ((income_rule(alone.frame) > 0.5) == ((alone.target == 1) == (alone.status != "not_valid"))).all()
 
@@ -952,29 +952,29 @@ class TestGaps:
     EXPLAINED = {}  # noqa: RUF012  by kind, once for all tests
 
     @pytest.fixture
-    def told(self, kind):
+    def delivered(self, kind):
         explained = self.EXPLAINED
         if kind not in explained:
             model = (filled() if kind == "filled" else boosted(kind)).fit(GAPPY, Y)
-            hypotheses = retrains(model, GAPPY, Y, n=4, how="bootstrap")
+            hypotheses = retrains(model, GAPPY, Y, n=4, resampling="bootstrap")
             schema = hypotheses.space.schema.freeze("months").only_up("rating")
             explainer = fitted(AVCG(hypotheses, schema, recipe=SHORT), GAPPY)
             rows = GAPPY[model.predict(GAPPY) == 0].head(60)
             explained[kind] = model, explainer, rows, explainer.generate(rows)
         return explained[kind]
 
-    def test_gaps_are_read_and_answered(self, kind, told):
-        model, explainer, rows, answers = told
+    def test_gaps_are_read_and_answered(self, kind, delivered):
+        model, explainer, rows, answers = delivered
         read = {feature.name for feature in explainer.space_.schema.features if feature.missing != "error"}
         assert read == {"income", "months", "housing"}
-        assert explainer.teachers_.differentiable is (kind == "filled")
+        assert explainer.judges_.differentiable is (kind == "filled")
         assert ((model.predict(answers.frame) == 1) == answers.status.isin(["ok", "not_robust"])).all()
         gapped = rows.isna().any(axis=1)
         assert gapped.sum() > 15
         assert answers.status[gapped].isin(["ok", "not_robust"]).mean() > 0.5
 
-    def test_no_gap_is_made_and_a_frozen_one_stays(self, kind, told):
-        _, explainer, rows, answers = told
+    def test_no_gap_is_made_and_a_frozen_one_stays(self, kind, delivered):
+        _, explainer, rows, answers = delivered
         assert not (answers.frame.isna() & rows.notna()).any(axis=None)
         pd.testing.assert_series_equal(answers.frame["months"], rows["months"])
         assert rows["months"].isna().any()
@@ -982,12 +982,12 @@ class TestGaps:
         assert (answers.frame[free].isna() & rows[free].isna()).any(axis=None), "and others may stay"
         assert complaints(explainer.space_.schema, GAPPY, rows, answers.frame) == []
 
-    def test_the_certificate_is_of_rows_with_gaps(self, kind, told):
-        _, explainer, _, answers = told
+    def test_the_certificate_is_of_rows_with_gaps(self, kind, delivered):
+        _, explainer, _, answers = delivered
         x = explainer.space_.encode(answers.frame)
-        fresh = explainer.roles_.fresh.seeing(answers.frame).log_probs(x).argmax(dim=-1).numpy()
+        fresh = explainer.split_.test.bind_rows(answers.frame).log_probs(x).argmax(dim=-1).numpy()
         if kind != "filled":
-            fresh = np.stack([box.model.predict(answers.frame) for box in explainer.roles_.fresh.members])
+            fresh = np.stack([box.model.predict(answers.frame) for box in explainer.split_.test.members])
         np.testing.assert_array_equal(answers.certificate.agreeing, (fresh == 1).sum(axis=0))
 
 
@@ -996,8 +996,8 @@ def test_a_gap_in_a_column_that_was_trained_without():
     box = BlackBox(model, X, schema=SCHEMA.allow_missing("months"))
     rows = X.head(30).assign(months=X["months"].head(30).where(np.arange(30) % 2 == 0))
     np.testing.assert_array_equal(box.predict_proba(rows), model.predict_proba(rows))
-    told = NearestUnlike(given([model, model], X, in_force=model, space=box.space_)).fit(X).generate(rows)
-    assert ((model.predict(told.frame) == told.target) == told.status.isin(["ok", "not_robust"])).all()
+    delivered = NearestUnlike(from_models([model, model], X, deployed=model, space=box.space_)).fit(X).generate(rows)
+    assert ((model.predict(delivered.frame) == delivered.target) == delivered.status.isin(["ok", "not_robust"])).all()
 
 
 class TestModelsTrainedAgain:
@@ -1011,7 +1011,7 @@ class TestModelsTrainedAgain:
             return gather(models, *rest)
 
         monkeypatch.setattr(retraining, "gather", watched)
-        return retrains(model, rows, Y, n=3, how="bootstrap", **options), seen
+        return retrains(model, rows, Y, n=3, resampling="bootstrap", **options), seen
 
     @pytest.mark.parametrize(
         ("last", "gradients"),
@@ -1028,7 +1028,7 @@ class TestModelsTrainedAgain:
         model = make_pipeline(StandardScaler(), last).fit(NUMBERS, Y)
         members, (models, base) = self.fitted_by(monkeypatch, model, NUMBERS)
         assert members.predictors.differentiable is gradients
-        assert isinstance(members.predictors, Stacked if gradients else Asked)
+        assert isinstance(members.predictors, Stacked if gradients else BlackBoxPredictors)
         assert base == [model]
         x = members.space.encode(NUMBERS)
         for found, one in zip(members.predictors.log_probs(x).exp(), models, strict=True):
@@ -1036,25 +1036,25 @@ class TestModelsTrainedAgain:
         np.testing.assert_allclose(members.base.predictive(x), model.predict_proba(NUMBERS), atol=1e-4)
 
     def test_two_processes_do_the_same(self):
-        one, two = (retrains(TREE, NUMBERS, Y, n=4, how="bootstrap", n_jobs=jobs).predictors for jobs in (1, 2))
+        one, two = (retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap", n_jobs=jobs).predictors for jobs in (1, 2))
         x = BlackBox(TREE, NUMBERS).space_.encode(NUMBERS)
         assert torch.equal(one.probabilities(x), two.probabilities(x))
 
     def test_tables_of_numbers_have_no_names(self):
         table = NUMBERS.to_numpy()
-        members = retrains(DecisionTreeClassifier(max_depth=3, random_state=0), table, Y, n=2, how="bootstrap")
+        members = retrains(DecisionTreeClassifier(max_depth=3, random_state=0), table, Y, n=2, resampling="bootstrap")
         assert members.base is None
-        told = RobustNeighbour(members).fit(table, Y).generate(table[:5])
-        assert told.frame.shape == (5, 2)
+        delivered = RobustNeighbour(members).fit(table, Y).generate(table[:5])
+        assert delivered.frame.shape == (5, 2)
 
     def test_last_years_models(self):
         years = [boosted("tree").fit(X[i::6], Y[i::6]) for i in range(6)]
         search = GridSearchCV(boosted("tree"), {"decisiontreeclassifier__max_depth": [2, 3]}, cv=2).fit(X, Y)
-        hypotheses = given([*years, search], X, in_force=years[-1], schema=SCHEMA)
+        hypotheses = from_models([*years, search], X, deployed=years[-1], schema=SCHEMA)
         assert len(hypotheses) == 7
         x = hypotheses.space.encode(X)
-        np.testing.assert_array_equal(hypotheses.base.seeing(X).predictive(x), years[-1].predict_proba(X))
-        for found, one in zip(hypotheses.predictors.seeing(X).probabilities(x), [*years, search], strict=True):
+        np.testing.assert_array_equal(hypotheses.base.bind_rows(X).predictive(x), years[-1].predict_proba(X))
+        for found, one in zip(hypotheses.predictors.bind_rows(X).probabilities(x), [*years, search], strict=True):
             np.testing.assert_array_equal(found, one.predict_proba(X))
         explainer = RobustNeighbour(hypotheses).fit(X)
         recount(years[-1], explainer, explainer.generate(X.head(40)))
@@ -1064,8 +1064,8 @@ class TestModelsTrainedAgain:
             make_pipeline(columns(OneHotEncoder), StandardScaler(), LogisticRegression()).fit(X[i::3], Y[i::3])
             for i in range(3)
         ]
-        assert given(lines, X, schema=SCHEMA).predictors.differentiable
-        mixed = given([*lines, boosted("tree").fit(X, Y)], X, in_force=lines[0], schema=SCHEMA)
+        assert from_models(lines, X, schema=SCHEMA).predictors.differentiable
+        mixed = from_models([*lines, boosted("tree").fit(X, Y)], X, deployed=lines[0], schema=SCHEMA)
         assert not mixed.predictors.differentiable
         assert mixed.base.differentiable
         x = mixed.space.encode(X)
@@ -1076,11 +1076,11 @@ class TestModelsTrainedAgain:
         model = Classifier(hidden=(8,), epochs=60, schema=TOY.schema).fit(TOY.X, Y)
         explainer = fitted(AVCG(retrains(model, TOY.X, Y, n=4), recipe=SHORT), TOY.X)
         tree = boosted("tree").fit(TOY.X, Y)
-        today = explainer.judged_by(given([tree], TOY.X, in_force=tree, space=explainer.space_))
+        today = explainer.judged_by(from_models([tree], TOY.X, deployed=tree, space=explainer.space_))
         denied = TOY.X[tree.predict(TOY.X) == 0].head(30)
         for refine in (False, Refinement(steps=2)):
-            told = today.generate(denied, refine=refine)
-            assert told.certificate is None
-            assert ((tree.predict(told.frame) == 1) == (told.status == "ok")).all()
-            assert complaints(TOY.schema, TOY.X, denied, told.frame) == []
+            delivered = today.generate(denied, refine=refine)
+            assert delivered.certificate is None
+            assert ((tree.predict(delivered.frame) == 1) == (delivered.status == "ok")).all()
+            assert complaints(TOY.schema, TOY.X, denied, delivered.frame) == []
         assert explainer.generate(denied).certificate is not None, "the first is as it was"

@@ -12,7 +12,7 @@ from scipy.stats import beta
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.method.decision import Decider
-from avcg.metrics.evaluate import Ask, Context, evaluate, measure
+from avcg.metrics.evaluate import Context, QueryOptions, evaluate, measure
 from avcg.metrics.numeric_view import NumericReading
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.training import Training
@@ -22,7 +22,7 @@ READING = NumericReading.fit(LOANS.schema, LOANS.X)
 TRAIN = READING.flatten(LOANS.X)
 MODEL = Classifier(hidden=(16,), epochs=60, patience=None, schema=READING.schema).fit(TRAIN, LOANS.y)
 SPACE = MODEL.space_
-TAUGHT = retrains(MODEL, TRAIN, LOANS.y, n=8, how="bootstrap")
+TAUGHT = retrains(MODEL, TRAIN, LOANS.y, n=8, resampling="bootstrap")
 DECIDED = MODEL.predict(TRAIN)
 # The last two have the decision wanted already.
 X = pd.concat([TRAIN[DECIDED == 0].head(8), TRAIN[DECIDED == 1].head(2)])
@@ -51,7 +51,7 @@ def context():
             0.05: MCDropout(MODEL).sample(7, generator=rng(2)),
             0.5: MCDropout(MODEL).sample(20, generator=rng(3)),
         },
-        surrogates=retrains(MODEL, TRAIN, LOANS.y, n=5, how="bootstrap", random_state=9).predictors,
+        surrogates=retrains(MODEL, TRAIN, LOANS.y, n=5, resampling="bootstrap", random_state=9).predictors,
         autoencoders=ClassAutoencoders.fit(x, y, 2, training=Training(epochs=3, patience=None), generator=rng(4)),
         execution_noise=0.5 * torch.randn(6, x.shape[1], generator=rng(5)),
         input_noise=0.1 * torch.randn(3, len(X), x.shape[1], generator=rng(6)),
@@ -144,8 +144,8 @@ class TestDecisions:
         assert (wide[f"K@{epsilon}"] == count).all()
 
     def test_rvr_of_what_was_trained_on_asks_the_teachers(self, explainer, wide, codes):
-        teachers = explainer.roles_.teachers.predictors
-        votes = teachers.log_probs(codes).argmax(dim=-1).numpy() == 1
+        train = explainer.split_.train.predictors
+        votes = train.log_probs(codes).argmax(dim=-1).numpy() == 1
         np.testing.assert_allclose(wide["RVR_trained"], votes.mean(axis=0), atol=1e-6)
 
     def test_coverage_is_whether_something_valid_was_told(self, explainer, wide):
@@ -161,14 +161,14 @@ class TestDecisions:
         np.testing.assert_allclose(wide["invalidation"], (shaken.argmax(-1) != 1).double().mean(0), atol=1e-6)
 
 
-def told(x_cf, valid):
+def delivered(x_cf, valid):
     """Rows with an answer: another row, or their own where that has the decision."""
     return (x_cf != SPACE.encode(X)).any(dim=1).numpy() | (np.asarray(valid) == 1)
 
 
 class TestWhereAnswersAre:
     def test_distances_are_those_of_the_rows_handed_out(self, wide, codes):
-        change, some = (codes - SPACE.encode(X)).abs().double().numpy(), told(codes, wide["valid"])
+        change, some = (codes - SPACE.encode(X)).abs().double().numpy(), delivered(codes, wide["valid"])
         for name, by_hand in {
             "L1": change.sum(axis=1),
             "L2": np.linalg.norm(change, axis=1),
@@ -184,7 +184,7 @@ class TestWhereAnswersAre:
     def test_a_row_handed_back_without_the_decision_is_no_near_answer(self, amortized):
         found = measure(FULL, amortized, X, TARGET)
         codes = SPACE.encode(amortized.generate(X, TARGET).frame)
-        none = ~told(codes, found["valid"])
+        none = ~delivered(codes, found["valid"])
         assert 1 <= none.sum() <= 7
         for name in ("L1", "L2", "Linf", "L1_mad", "gower", "columns", "Imp", "yNN", "inlier", "IM1"):
             assert found[name].isna().tolist() == none.tolist(), name
@@ -192,7 +192,7 @@ class TestWhereAnswersAre:
 
     def test_implausibility_is_the_mean_distance_to_the_targets_rows(self, wide, codes):
         apart = (codes[:, None] - FULL.x_train[FULL.y_train == 1]).norm(dim=-1).sort(dim=1).values
-        some = told(codes, wide["valid"])
+        some = delivered(codes, wide["valid"])
         np.testing.assert_allclose(wide["Imp"][some], apart.mean(dim=1)[some], rtol=1e-4)
         np.testing.assert_allclose(wide["yNN"][some], apart[:, :5].mean(dim=1)[some], rtol=1e-3, atol=1e-5)
 
@@ -272,7 +272,7 @@ class TestWhatIsLacking:
 
 class TestAsking:
     def test_three_answers_are_three_lines_with_how_far_they_are_apart(self, amortized):
-        found = measure(FULL, amortized, X, TARGET, Ask(answers=3))
+        found = measure(FULL, amortized, X, TARGET, QueryOptions(answers=3))
         assert found["row"].tolist() == np.repeat(np.arange(10), 3).tolist()
         assert found["answer"].tolist() == [0, 1, 2] * 10
         x_cf = SPACE.encode(amortized.generate(X, TARGET, n=3).frame).double()
@@ -284,29 +284,31 @@ class TestAsking:
         np.testing.assert_allclose(found["CMV"], votes.mean(axis=0), atol=1e-6)
 
     def test_answers_that_repeat_themselves_are_not_apart(self, mean):
-        assert (measure(BARE, mean, X, TARGET, Ask(answers=3))["apart"] == 0).all()
+        assert (measure(BARE, mean, X, TARGET, QueryOptions(answers=3))["apart"] == 0).all()
 
     def test_what_takes_more_answers_is_asked_of_the_usual_question_only(self, amortized):
-        found = measure(FULL, amortized, X, TARGET, Ask(answers=3))
+        found = measure(FULL, amortized, X, TARGET, QueryOptions(answers=3))
         assert found["Div"].isna().all()
         assert found["RVR_trained"].isna().all()
         assert not {"Time", "Time100", "R_IC"} & set(found.columns)
         assert (found["TimeFrame"] > 0).all()
 
     def test_the_long_form_says_which_answer(self, mean):
-        long = evaluate(BARE, mean, X, TARGET, Ask(answers=3))
+        long = evaluate(BARE, mean, X, TARGET, QueryOptions(answers=3))
         assert (long.groupby("metric").size() == 30).all()
         assert set(long["answer"]) == {0, 1, 2}
 
     def test_each_row_may_be_asked_to_change_something_else(self, mean):
         vary = np.eye(9, dtype=bool)[np.arange(10) % 9]
-        found = measure(FULL, mean, X, TARGET, Ask(vary=vary))
+        found = measure(FULL, mean, X, TARGET, QueryOptions(vary=vary))
         assert (found["columns"] <= 1).all()
         assert found["columns"].sum() > 5
         assert found["Div"].isna().all()
 
     def test_refined_answers_are_nearer_and_change_less(self, mean):
-        first, refined = (measure(BARE, mean, X.head(8), TARGET[:8], Ask(refine=refine)) for refine in (False, True))
+        first, refined = (
+            measure(BARE, mean, X.head(8), TARGET[:8], QueryOptions(refine=refine)) for refine in (False, True)
+        )
         assert (refined["L1"] < first["L1"]).all()
         assert (refined["columns"] <= first["columns"]).all()
         assert (refined["valid"] == 1).all()
@@ -331,7 +333,7 @@ class TestReadings:
         votes = FULL.surrogates.log_probs(again).argmax(dim=-1).numpy() == 1
         np.testing.assert_allclose(found["CMV"], votes.mean(axis=0), atol=1e-6)
         valid = MODEL.predict(READING.flatten(proper)) == 1
-        some = told(again, valid)
+        some = delivered(again, valid)
         np.testing.assert_allclose(found["L2"][some], (again - SPACE.encode(X)).norm(dim=1)[some], rtol=1e-4, atol=1e-5)
         assert found["L2"].isna().tolist() == (~some).tolist()
         assert found["valid"].tolist() == found["coverage"].tolist() == valid.astype(float).tolist()

@@ -73,21 +73,21 @@ class TestAnswers:
     def test_are_those_of_the_explainer(self, folder):
         found = run("explain", "art", "rows.csv", "-n", 2, "--out", "two.csv")
         assert found.code == 0, found.err
-        told = expected(avcg.load("art"), n=2)
+        delivered = expected(avcg.load("art"), n=2)
         frame = pd.read_csv("two.csv", dtype={"zip": str}, na_values=[""])
         assert list(frame) == [*strangers(1), *OWN]
-        assert frame["row"].tolist() == told.factuals.index.repeat(2).tolist()
-        assert frame["answer"].tolist() == [0, 1] * len(told)
-        assert frame["status"].tolist() == told.statuses.tolist()
+        assert frame["row"].tolist() == delivered.factuals.index.repeat(2).tolist()
+        assert frame["answer"].tolist() == [0, 1] * len(delivered)
+        assert frame["status"].tolist() == delivered.statuses.tolist()
         for name in ("probability", "distance"):
-            assert frame[name].tolist() == getattr(told, name).tolist()
-        assert frame["probability_before"].tolist() == told.probability_before.repeat(2).tolist()
-        assert frame["agreeing"].tolist() == told.certificate.agreeing.tolist()
-        assert (frame["n_models"] == told.certificate.n).all()
-        assert frame["lower_bound"].tolist() == told.certificate.lower_bound.tolist()
-        assert frame["n_changes"].tolist() == told.changed.sum(axis=1).tolist()
-        for name in told.answers:
-            ours, theirs = frame[name].astype(object), told.answers[name].astype(object).reset_index(drop=True)
+            assert frame[name].tolist() == getattr(delivered, name).tolist()
+        assert frame["probability_before"].tolist() == delivered.probability_before.repeat(2).tolist()
+        assert frame["agreeing"].tolist() == delivered.certificate.agreeing.tolist()
+        assert (frame["n_models"] == delivered.certificate.n).all()
+        assert frame["lower_bound"].tolist() == delivered.certificate.lower_bound.tolist()
+        assert frame["n_changes"].tolist() == delivered.changed.sum(axis=1).tolist()
+        for name in delivered.answers:
+            ours, theirs = frame[name].astype(object), delivered.answers[name].astype(object).reset_index(drop=True)
             assert (ours.isna() == theirs.isna()).all()
             assert (ours.dropna() == theirs.dropna()).all()
 
@@ -117,8 +117,8 @@ class TestAnswers:
         run("explain", "art", "rows.csv", "--out", "words.csv")
         frame, before = pd.read_csv("words.csv", dtype=str), pd.read_csv("rows.csv", dtype=str)
         for _, line in frame.head(40).iterrows():
-            told = dict(part.split(": ", 1) for part in str(line["changes"]).split("; "))
-            for name, words in told.items():
+            delivered = dict(part.split(": ", 1) for part in str(line["changes"]).split("; "))
+            for name, words in delivered.items():
                 was, becomes = words.split(" -> ")
                 there = before[name][int(line["row"])]
                 assert was == ("missing" if pd.isna(there) else there.removesuffix(".0"))
@@ -225,9 +225,9 @@ class TestRequests:
         assert len(frame) > len(self.asked())  # some are decided for, but not as surely
 
     def test_refined(self):
-        plain, closer = self.asked(), self.asked("--refine")
-        both = (plain["status"] == "ok") & (closer["status"] == "ok")
-        assert closer["distance"][both].mean() < plain["distance"][both].mean()
+        to_json, closer = self.asked(), self.asked("--refine")
+        both = (to_json["status"] == "ok") & (closer["status"] == "ok")
+        assert closer["distance"][both].mean() < to_json["distance"][both].mean()
 
     def test_the_other_outcome(self):
         frame = self.asked("--target", "no")
@@ -279,9 +279,9 @@ class TestFormats:
         asked = table.take(answers["row"])
         changes = [str(one) for one in answers["changes"].to_pylist()]
         for name in kinds:
-            told = np.array([f"{name}: " in text for text in changes])
+            delivered = np.array([f"{name}: " in text for text in changes])
             before, after = asked[name].to_pylist(), answers[name].to_pylist()
-            assert [a != b for a, b in zip(before, after, strict=True)] == told.tolist(), name
+            assert [a != b for a, b in zip(before, after, strict=True)] == delivered.tolist(), name
         run("explain", "art", "own.parquet", "--out", "answers.csv")
         text = pd.read_csv("answers.csv", dtype={"zip": str})
         assert text["months"].dropna().tolist() == [m for m in answers["months"].to_pylist() if m is not None]
@@ -291,11 +291,11 @@ class TestFormats:
     def test_json_is_what_other_commands_read(self):
         found = run("explain", "art", "rows.csv", "-n", 2, "--out", "told.json")
         assert found.code == 0, found.err
-        told, wanted = Counterfactuals.from_json(content("told.json")), expected(avcg.load("art"), n=2)
-        pd.testing.assert_frame_equal(told.answers, wanted.answers, check_column_type=False)
-        assert told.answers.dtypes.astype(str).to_dict() == wanted.answers.dtypes.astype(str).to_dict()
-        assert told.certificate.agreeing.tolist() == wanted.certificate.agreeing.tolist()
-        assert told.to_json() == wanted.to_json()
+        delivered, wanted = Counterfactuals.from_json(content("told.json")), expected(avcg.load("art"), n=2)
+        pd.testing.assert_frame_equal(delivered.answers, wanted.answers, check_column_type=False)
+        assert delivered.answers.dtypes.astype(str).to_dict() == wanted.answers.dtypes.astype(str).to_dict()
+        assert delivered.certificate.agreeing.tolist() == wanted.certificate.agreeing.tolist()
+        assert delivered.to_json() == wanted.to_json()
 
     def test_too_many_for_json(self, monkeypatch):
         monkeypatch.setattr(answer_files, "MOST_JSON", 150)
@@ -442,29 +442,29 @@ class TestMistakes:
 
 class TestAudit:
     @pytest.fixture
-    def told(self):
+    def delivered(self):
         assert run("explain", "art", "rows.csv", "--out", "answers.json").code == 0
         return Counterfactuals.from_json(content("answers.json"))
 
-    def test_under_the_same_folder_all_hold(self, told):
+    def test_under_the_same_folder_all_hold(self, delivered):
         found = run("audit", "answers.json", "--model", "art", "--json")
         assert found.code == 0, found.err
         record = json.loads(found.out)
-        valid = np.isin(told.statuses, ("ok", "not_robust"))
+        valid = np.isin(delivered.statuses, ("ok", "not_robust"))
         assert record["summary"]["told"] == record["summary"]["holds"] == int(valid.sum()) > 0
         assert record["models"] == ["art"]
         now = [line["probability_now"] for line in record["answers"]]
-        np.testing.assert_allclose(now, told.probability, atol=1e-5)
+        np.testing.assert_allclose(now, delivered.probability, atol=1e-5)
 
-    def test_its_rule_judges_and_its_explainer_replaces(self, told):
+    def test_its_rule_judges_and_its_explainer_replaces(self, delivered):
         strict = avcg.load("art")
         strict.threshold = 0.97
-        strict.decider_ = type(strict.decider_)(strict.roles_.in_force, 0.97)
+        strict.decider_ = type(strict.decider_)(strict.split_.deployed, 0.97)
         strict.save("strict")
         record = json.loads(run("audit", "answers.json", "--model", "strict", "--json").out)
         assert record["threshold"] == 0.97
-        valid = np.isin(told.statuses, ("ok", "not_robust"))
-        assert record["summary"]["holds"] == int((valid & (told.probability >= 0.97)).sum()) < int(valid.sum())
+        valid = np.isin(delivered.statuses, ("ok", "not_robust"))
+        assert record["summary"]["holds"] == int((valid & (delivered.probability >= 0.97)).sum()) < int(valid.sum())
         assert record["summary"]["replaced"] > 0
         replaced = Counterfactuals.from_json(json.dumps(record["replacements"]))
         better = replaced.answers[np.isin(replaced.statuses, ("ok",))]
@@ -483,7 +483,7 @@ class TestAudit:
             (["--model", "."], "has no manifest.json, so it is no artefact"),
         ],
     )
-    def test_mistakes(self, told, options, says):
+    def test_mistakes(self, delivered, options, says):
         found = run("audit", "answers.json", *options)
         assert found.code == 2
         assert says in found.err

@@ -18,7 +18,7 @@ from avcg.errors import AvcgError, DataError, SchemaError, SettingError
 from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
-from avcg.hypotheses.split import Roles
+from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.decision import Decider
 from avcg.method.query import choose, repeated_answers
 from avcg.method.refine import Deadline, prune
@@ -26,7 +26,7 @@ from avcg.method.refine import Deadline, prune
 SHORT = Recipe(steps=400, layers=(64, 64), batch_size=128)
 TOY = toys.loans(n=500)
 MODEL = Classifier(hidden=(16,), epochs=150, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
-RETRAINS = retrains(MODEL, TOY.X, TOY.y, n=12, how="bootstrap")
+RETRAINS = retrains(MODEL, TOY.X, TOY.y, n=12, resampling="bootstrap")
 DENIED = TOY.X[MODEL.predict(TOY.X) == 0].head(40)
 
 
@@ -68,7 +68,7 @@ class TestAnswers:
             assert after == answers.frame.loc[row, column]
 
     def test_the_certificate_counts_models_nobody_trained_on(self, recourse, answers):
-        fresh = recourse.roles_.fresh
+        fresh = recourse.split_.test
         assert answers.certificate.n == len(fresh) == 3
         x = recourse.space_.encode(answers.frame)
         agree = fresh.log_probs(x).argmax(-1).numpy() == 1
@@ -168,9 +168,9 @@ class TestRequests:
         probability = MODEL.predict_proba(DENIED)[:, 1]
         assert (probability < 0.5).all()
         found = strict.generate(DENIED)
-        told = found.frame[found.status == "ok"]
-        assert len(told) > 20
-        assert (MODEL.predict_proba(told)[:, 1] >= 0.8).all()
+        delivered = found.frame[found.status == "ok"]
+        assert len(delivered) > 20
+        assert (MODEL.predict_proba(delivered)[:, 1] >= 0.8).all()
         between = TOY.X[(MODEL.predict_proba(TOY.X)[:, 1] > 0.55) & (MODEL.predict_proba(TOY.X)[:, 1] < 0.75)]
         assert (strict.generate(between).target == 1).all(), "below the threshold, the decision is a no"
 
@@ -247,7 +247,7 @@ class TestWhatReviewersFound:
 
         numbers = TOY.X[["income", "months"]]
         model = DecisionTreeClassifier(max_depth=4, random_state=0).fit(numbers, TOY.y)
-        judges = retrains(model, numbers, TOY.y, n=4, how="bootstrap")
+        judges = retrains(model, numbers, TOY.y, n=4, resampling="bootstrap")
         with pytest.raises(SettingError, match="searches by gradients"):
             RobustSearch(judges).fit(numbers)
         assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "infeasible").all()
@@ -257,15 +257,15 @@ class TestWhatReviewersFound:
             RETRAINS.predictors, RETRAINS.space, RETRAINS.classes, RETRAINS.predictors.subset(torch.tensor([3]))
         )
         for seed in range(20):
-            fresh = Roles.of(ensemble, torch.Generator().manual_seed(seed)).fresh
+            fresh = HypothesisSplit.of(ensemble, torch.Generator().manual_seed(seed)).test
             same = (fresh.overrides["0.weight"] == RETRAINS.predictors.overrides["0.weight"][3]).flatten(1).all(1)
             assert not same.any()
 
     def test_a_mixture_certifies_by_its_shares(self):
-        roles = Roles.of(Mixture([RETRAINS, MCDropout(MODEL)], [0.9, 0.1]), n_fresh=3)
-        assert len(roles.fresh) == 4, "three of one, and the other's tenth as one"
+        roles = HypothesisSplit.of(Mixture([RETRAINS, MCDropout(MODEL)], [0.9, 0.1]), n_test=3)
+        assert len(roles.test) == 4, "three of one, and the other's tenth as one"
         with pytest.raises(SettingError, match="single hypothesis"):
-            Roles.of(Mixture([RETRAINS, PointMass(MODEL)]))
+            HypothesisSplit.of(Mixture([RETRAINS, PointMass(MODEL)]))
 
     def test_refit_with_a_model_of_ones_own(self):
         with warnings.catch_warnings():
@@ -299,7 +299,7 @@ class TestWhatReviewersFound:
     def test_answers_refused_by_one_teacher_are_tried_again(self, recourse):
         answers = recourse.generate(DENIED)
         x = recourse.space_.encode(answers.frame)
-        share = recourse.decider_.agreement(recourse.teachers_, x, torch.ones(40, dtype=torch.long))
+        share = recourse.decider_.agreement(recourse.judges_, x, torch.ones(40, dtype=torch.long))
         assert (share >= 0.99).float().mean() > 0.9
 
 
@@ -366,7 +366,7 @@ class TestRefining:
 
     @pytest.mark.parametrize("only_encoder", [False, True])
     def test_refit_goes_on_from_where_it_was(self, recourse, only_encoder):
-        newer = retrains(MODEL, TOY.X, TOY.y, n=8, how="bootstrap", random_state=5)
+        newer = retrains(MODEL, TOY.X, TOY.y, n=8, resampling="bootstrap", random_state=5)
         before = {name: value.clone() for name, value in recourse.generator_.state_dict().items()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -398,9 +398,9 @@ class TestDiagnostics:
     def test_a_promise_that_cannot_be_kept_is_said(self):
         frozen = TOY.schema.freeze("income", "rating", "owns", "housing")
         with pytest.warns(UserWarning, match="could not be met: at best"):
-            stuck = AVCG(RETRAINS, frozen, recipe=Recipe(steps=20, layers=(16,))).fit(TOY.X)
-        assert not stuck.calibration_.met
-        assert stuck.calibration_.frontier["survival"].max() < 0.99
+            immovable = AVCG(RETRAINS, frozen, recipe=Recipe(steps=20, layers=(16,))).fit(TOY.X)
+        assert not immovable.calibration_.met
+        assert immovable.calibration_.frontier["survival"].max() < 0.99
 
     def test_the_margin_is_the_least_that_keeps_the_promise(self, recourse):
         found = recourse.calibration_
@@ -414,8 +414,8 @@ class TestDiagnostics:
 
 class TestRoles:
     def test_no_member_has_two_roles(self):
-        roles = Roles.of(RETRAINS)
-        parts = [roles.teachers.predictors, roles.tuning, roles.fresh]
+        roles = HypothesisSplit.of(RETRAINS)
+        parts = [roles.train.predictors, roles.calibration, roles.test]
         assert [len(part) for part in parts] == [6, 3, 3]
         rows = torch.cat([part.overrides["0.weight"].flatten(1) for part in parts])
         assert len(torch.unique(rows, dim=0)) == 12
@@ -424,28 +424,28 @@ class TestRoles:
         sizes = []
         for count in (1, 2, 3, 4):
             some = FiniteSet(RETRAINS.predictors.subset(torch.arange(count)), RETRAINS.space, RETRAINS.classes)
-            roles = Roles.of(some)
-            sizes.append((len(roles.teachers), len(roles.tuning), 0 if roles.fresh is None else len(roles.fresh)))
+            roles = HypothesisSplit.of(some)
+            sizes.append((len(roles.train), len(roles.calibration), 0 if roles.test is None else len(roles.test)))
         assert sizes == [(1, 1, 0), (1, 1, 1), (2, 2, 1), (2, 1, 1)]
 
     def test_a_posterior_is_drawn_from_anew(self):
-        roles = Roles.of(MCDropout(MODEL), n_fresh=7)
-        assert len(roles.fresh) == 7
-        assert len(roles.in_force) == 1
+        roles = HypothesisSplit.of(MCDropout(MODEL), n_test=7)
+        assert len(roles.test) == 7
+        assert len(roles.deployed) == 1
         x = RETRAINS.space.encode(DENIED)
         assert torch.allclose(
-            roles.in_force.predictive(x)[:, 1], torch.tensor(MODEL.predict_proba(DENIED)[:, 1]), atol=1e-6
+            roles.deployed.predictive(x)[:, 1], torch.tensor(MODEL.predict_proba(DENIED)[:, 1]), atol=1e-6
         )
 
     def test_a_mixture_is_parted_component_by_component(self):
-        roles = Roles.of(Mixture([RETRAINS, MCDropout(MODEL)]), n_fresh=3)
-        assert len(roles.fresh) == 6
-        assert roles.fresh.weights.tolist() == pytest.approx([1 / 6] * 6)
-        assert len(roles.teachers.sample(20)) <= 20
+        roles = HypothesisSplit.of(Mixture([RETRAINS, MCDropout(MODEL)]), n_test=3)
+        assert len(roles.test) == 6
+        assert roles.test.weights.tolist() == pytest.approx([1 / 6] * 6)
+        assert len(roles.train.sample(20)) <= 20
 
     def test_setting_all_aside_is_refused(self):
         with pytest.raises(SettingError, match="'n_fresh' 12 of 12"):
-            Roles.of(RETRAINS, n_fresh=12)
+            HypothesisSplit.of(RETRAINS, n_test=12)
 
     def test_a_single_model_has_no_certificate(self):
         with warnings.catch_warnings():
@@ -458,10 +458,10 @@ class TestRoles:
 
 class TestRemote:
     def test_hypotheses_elsewhere_answer_the_same(self):
-        from avcg.hypotheses.predictors import Remote
+        from avcg.hypotheses.predictors import OnDevice
 
         x = RETRAINS.space.encode(DENIED)
-        away = Remote(RETRAINS.predictors, "cpu")
+        away = OnDevice(RETRAINS.predictors, "cpu")
         assert torch.equal(away.log_probs(x), RETRAINS.predictors.log_probs(x))
         assert torch.equal(away.subset(torch.tensor([2])).log_probs(x)[0], away.log_probs(x)[2])
         avcg.testing.check_hypotheses(FiniteSet(away, RETRAINS.space, RETRAINS.classes), x[:3])
@@ -498,19 +498,19 @@ class TestManyClasses:
         model = Classifier(hidden=(16,), epochs=40).fit(X, labels)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            recourse = AVCG(retrains(model, X, labels, n=8, how="bootstrap"), recipe=SHORT).fit(X)
+            recourse = AVCG(retrains(model, X, labels, n=8, resampling="bootstrap"), recipe=SHORT).fit(X)
         rows = X.iloc[::12]
         now = model.predict(rows)
         named = recourse.generate(rows, target="north")
         assert ((named.status == "already_target") == (now == "north")).all()
-        told = named.status.isin(["ok", "not_robust"])
-        assert told.sum() > 15
-        assert (model.predict(named.frame[told]) == "north").all()
+        delivered = named.status.isin(["ok", "not_robust"])
+        assert delivered.sum() > 15
+        assert (model.predict(named.frame[delivered]) == "north").all()
         free = recourse.generate(rows)
-        told = free.status.isin(["ok", "not_robust"]).to_numpy()
-        assert told.mean() > 0.9
-        assert (model.predict(free.frame)[told] != now[told]).all()
-        assert (model.predict(free.frame)[told] == free.target[told]).all()
+        delivered = free.status.isin(["ok", "not_robust"]).to_numpy()
+        assert delivered.mean() > 0.9
+        assert (model.predict(free.frame)[delivered] != now[delivered]).all()
+        assert (model.predict(free.frame)[delivered] == free.target[delivered]).all()
         each = [recourse.generate(rows, target=label) for label in ("low", "east", "north")]
         ok = np.array([(found.status == "ok").to_numpy() for found in each])
         best = np.where(ok, np.array([found.distance for found in each]), np.inf).min(axis=0)
@@ -548,9 +548,9 @@ class TestImages:
 class TestRefinedAlone:
     def test_refined_answers_do_not_depend_on_their_place(self, recourse):
         effort = Refinement(steps=5)
-        whole = recourse.space_.encode(recourse.generate(DENIED.head(6), refine=effort).frame)
+        check_int = recourse.space_.encode(recourse.generate(DENIED.head(6), refine=effort).frame)
         turned = recourse.space_.encode(recourse.generate(DENIED.head(6).iloc[::-1], refine=effort).frame)
-        assert torch.allclose(whole, turned.flip(0), atol=1e-5)
+        assert torch.allclose(check_int, turned.flip(0), atol=1e-5)
         gaps = recourse.amortization_gap(DENIED.head(6), steps=5)["gap"]
         again = recourse.amortization_gap(DENIED.head(6).iloc[::-1], steps=5)["gap"]
         assert np.allclose(gaps, again[::-1], atol=1e-4)
@@ -567,7 +567,7 @@ class TestNothingToDo:
 class TestNeighbours:
     def test_nearest_unlike_is_brute_force(self):
         found = NearestUnlike(RETRAINS).fit(TOY.X, TOY.y)
-        x, rows = found.space_.encode(DENIED), found.bank_.rows[1]
+        x, rows = found.space_.encode(DENIED), found.reference_set_.rows[1]
         answers = found.generate(DENIED)
         for i in range(5):
             distances = found.space_.distance(rows[None].transpose(0, 1), x[i : i + 1])[:, 0]
@@ -578,11 +578,11 @@ class TestNeighbours:
     def test_robust_neighbours_convince_every_teacher(self):
         found = RobustNeighbour(RETRAINS).fit(TOY.X, TOY.y)
         answers = found.generate(DENIED)
-        told = answers.changed.any(axis=1)
-        x = found.space_.encode(answers.frame)[told]
-        assert told.mean() > 0.8
-        assert (found.teachers_.log_probs(x).exp()[..., 1] > 0.6).all()
-        assert (answers.status[~told] == "not_valid").all()
+        delivered = answers.changed.any(axis=1)
+        x = found.space_.encode(answers.frame)[delivered]
+        assert delivered.mean() > 0.8
+        assert (found.judges_.log_probs(x).exp()[..., 1] > 0.6).all()
+        assert (answers.status[~delivered] == "not_valid").all()
 
     def test_the_class_mean_is_one_profile(self):
         found = ClassMean(RETRAINS).fit(TOY.X, TOY.y)
@@ -607,9 +607,9 @@ class TestContract:
         from avcg.testing import check_explainer
 
         class Averaging(ClassMean):
-            def _candidates(self, question):
-                shift = question.x.mean(dim=0) - question.x
-                return question.space.project(question.x + shift, question.x)[None].expand(question.n, -1, -1)
+            def _candidates(self, query):
+                shift = query.x.mean(dim=0) - query.x
+                return query.space.project(query.x + shift, query.x)[None].expand(query.n, -1, -1)
 
         with pytest.raises(AssertionError, match=r"order of rows|other rows"):
             check_explainer(Averaging(RETRAINS).fit(TOY.X), TOY.X.head(24))
@@ -622,10 +622,10 @@ class TestSearch:
 
         found = RobustSearch(RETRAINS, descent=Descent(150, probability=0.8, proximity=1.0)).fit(TOY.X)
         answers = found.generate(DENIED)
-        told = answers.changed.any(axis=1)
-        assert told.mean() > 0.9
-        x = found.space_.encode(answers.frame)[told]
-        assert (found.teachers_.log_probs(x).exp()[..., 1] >= 0.8 - 1e-4).all()
+        delivered = answers.changed.any(axis=1)
+        assert delivered.mean() > 0.9
+        x = found.space_.encode(answers.frame)[delivered]
+        assert (found.judges_.log_probs(x).exp()[..., 1] >= 0.8 - 1e-4).all()
         with pytest.raises(SettingError, match="'probability' of Descent"):
             Descent(probability=1.0)
 

@@ -10,7 +10,7 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
-from avcg.cli.fit_run import Lesson, read_lesson
+from avcg.cli.fit_run import FitConfig, read_config
 from avcg.explainers import avcg as amortized
 from avcg.io.artefact import about
 from avcg.method import distillation
@@ -32,28 +32,28 @@ def fitted(folder):
     return run("fit", folder / "data.csv", *FIT, *limits, *QUICK, "--out", folder / "kept", "--seed", 3)
 
 
-def lesson(path, **more):
+def config(path, **more):
     said = {"target": "approved", "positive": "yes", "drop": ("id",), "categorical": ("zip",)} | more
-    return read_lesson(Lesson(str(path), **said))
+    return read_config(FitConfig(str(path), **said))
 
 
 class TestReading:
     def test_as_pandas_reads_it(self, folder):
         """Values and gaps are those that pandas.read_csv finds."""
-        table = lesson(folder / "data.csv")
-        whole = pd.concat([table.X, table.held]).sort_index()
+        table = config(folder / "data.csv")
+        check_int = pd.concat([table.X, table.held]).sort_index()
         expected = pd.read_csv(folder / "data.csv", dtype={"zip": object}).drop(columns=["id", "approved"])
         for name in expected:
-            ours, theirs = whole[name].astype(object), expected[name].astype(object)
+            ours, theirs = check_int[name].astype(object), expected[name].astype(object)
             assert (ours.isna() == theirs.isna()).all(), name
             assert (ours.dropna() == theirs.dropna()).all(), name
-        assert whole.dtypes.astype(str).to_dict() == {
+        assert check_int.dtypes.astype(str).to_dict() == {
             "age": "int64", "income": "float64", "months": "float64", "owns": "bool", "member": "object",
             "housing": "object", "zip": "object",
         }  # fmt: skip
 
     def test_what_the_columns_are(self, folder):
-        schema = lesson(folder / "data.csv").schema
+        schema = config(folder / "data.csv").schema
         assert schema["income"] == Continuous("income", step=0.1)
         assert schema["months"] == Continuous("months", step=1, missing="indicator")
         assert schema["age"] == Continuous("age", step=1)
@@ -64,18 +64,18 @@ class TestReading:
 
     def test_parquet_says_the_same_as_csv(self, folder):
         people().to_parquet(folder / "data.parquet")
-        one, other = lesson(folder / "data.csv"), lesson(folder / "data.parquet")
+        one, other = config(folder / "data.csv"), config(folder / "data.parquet")
         pd.testing.assert_frame_equal(one.X, other.X)
         assert (one.held_y == other.held_y).all()
         assert one.schema == other.schema
 
     def test_a_fifth_of_each_outcome_is_held_out(self, folder):
-        table = lesson(folder / "data.csv")
+        table = config(folder / "data.csv")
         for label in ("yes", "no"):
             held, kept = (table.held_y == label).sum(), (table.y == label).sum()
             assert abs(held / (held + kept) - 0.2) < 0.01
         assert not set(table.X.index) & set(table.held.index)
-        other = lesson(folder / "data.csv", seed=1)
+        other = config(folder / "data.csv", seed=1)
         assert set(other.held.index) != set(table.held.index)
 
     @pytest.mark.parametrize(
@@ -85,7 +85,7 @@ class TestReading:
     def test_outcomes_of_every_kind(self, tmp_path, outcomes, positive, expected):
         cells = [f"{i % 7},{outcomes[i % 2]}" for i in range(40)]
         (tmp_path / "data.csv").write_text("\n".join(["x,y", *cells]))
-        table = read_lesson(Lesson(str(tmp_path / "data.csv"), "y", positive))
+        table = read_config(FitConfig(str(tmp_path / "data.csv"), "y", positive))
         assert (table.positive, type(table.positive)) == (expected, type(expected))
 
     def test_an_index_of_pandas(self, tmp_path):
@@ -93,8 +93,8 @@ class TestReading:
         rows = people(200).drop(columns="id").sample(frac=1, random_state=0)
         rows.reset_index(drop=True).to_csv(tmp_path / "data.csv")
         rows.to_parquet(tmp_path / "data.parquet")
-        assert "--drop 'Unnamed: 0'" in lesson(tmp_path / "data.csv", drop=()).notes[0]
-        table = lesson(tmp_path / "data.parquet", drop=())
+        assert "--drop 'Unnamed: 0'" in config(tmp_path / "data.csv", drop=()).notes[0]
+        table = config(tmp_path / "data.parquet", drop=())
         assert list(table.X) == list(rows.columns.drop("approved"))
         assert table.notes == ()
 
@@ -103,7 +103,7 @@ class TestReading:
         pd.DataFrame({"t": texts, "x": range(30), "y": [0, 1] * 15}).sample(frac=1, random_state=0).to_csv(
             tmp_path / "data.csv", index=False
         )
-        table = read_lesson(Lesson(str(tmp_path / "data.csv"), "y", "1"))
+        table = read_config(FitConfig(str(tmp_path / "data.csv"), "y", "1"))
         assert table.schema["t"].categories == tuple(sorted(set(texts)))
 
 
@@ -122,18 +122,18 @@ class TestKeeping:
 
     def test_the_figures_are_what_they_say(self, folder, fitted):
         explainer, figures = avcg.load(folder / "kept"), about(folder / "kept")["held_out"]
-        table = lesson(folder / "data.csv", seed=3)
+        table = config(folder / "data.csv", seed=3)
         decisions = explainer.decide(table.held)
         denied = table.held[decisions == "no"]
         answers = explainer.generate(denied, "yes")
-        told = np.isin(answers.statuses, ("ok", "not_robust"))
+        delivered = np.isin(answers.statuses, ("ok", "not_robust"))
         assert figures["accuracy"] == pytest.approx((decisions == table.held_y).mean())
         assert (figures["denied"], figures["violations"]) == (len(denied), 0)
         assert figures["statuses"] == answers.summary().to_dict()
         assert figures["coverage"] == pytest.approx((answers.statuses == "ok").mean())
-        assert figures["survival"] == pytest.approx(answers.certificate.share[told].mean())
-        assert figures["distance"] == pytest.approx(answers.distance[told].mean())
-        assert figures["changes"] == pytest.approx(answers.changed[told].sum(axis=1).mean())
+        assert figures["survival"] == pytest.approx(answers.certificate.share[delivered].mean())
+        assert figures["distance"] == pytest.approx(answers.distance[delivered].mean())
+        assert figures["changes"] == pytest.approx(answers.changed[delivered].sum(axis=1).mean())
         assert figures["changes"] <= 2
         assert figures["n_models"] == answers.certificate.n == 1
 
@@ -168,7 +168,7 @@ class TestKeeping:
         found = run("fit", folder / "data.csv", *order, "--steps", 2, "--out", folder / "no", "--json")
         assert found.code == 0, found.err
         explainer = avcg.load(folder / "no")
-        rows = lesson(folder / "data.csv", categorical=()).held
+        rows = config(folder / "data.csv", categorical=()).held
         probability = explainer.decider_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
         assert (explainer.decide(rows) == np.where(probability > 0.7, "no", "yes")).all()
 
@@ -180,8 +180,8 @@ class TestKeeping:
         found = run("fit", tmp_path / "data.csv", *options, "--out", tmp_path / "kept", "--json")
         assert found.code == 0, found.err
         assert json.loads(found.out)["denied"] > 0
-        told = run("explain", tmp_path / "kept", tmp_path / "data.csv", "--out", tmp_path / "answers.csv")
-        assert told.code == 0, told.err
+        delivered = run("explain", tmp_path / "kept", tmp_path / "data.csv", "--out", tmp_path / "answers.csv")
+        assert delivered.code == 0, delivered.err
         answers = pd.read_csv(tmp_path / "answers.csv")
         valid = answers[answers["status"].isin(["ok", "not_robust"])]
         assert len(valid)
@@ -191,7 +191,7 @@ class TestKeeping:
     def test_columns_that_name_rows_are_pointed_out(self, tmp_path):
         rows = people(200).assign(number=range(200))
         rows.to_csv(tmp_path / "data.csv", index=False)
-        notes = lesson(tmp_path / "data.csv", drop=()).notes
+        notes = config(tmp_path / "data.csv", drop=()).notes
         assert [note.split("'")[1] for note in notes] == ["id", "number"]
         assert all(f"--drop '{name}'" in note for name, note in zip(("id", "number"), notes, strict=True))
 
@@ -237,8 +237,8 @@ class TestOtherModels:
         assert "cannot be trained again here" in figures["assumption"]
         assert "4 models beside it" in figures["assumption"]
         assert about(folder / "one")["assumption"] == figures["assumption"]
-        assert figures["n_models"] == len(explainer.roles_.fresh) == 1
-        table = lesson(folder / "data.csv")
+        assert figures["n_models"] == len(explainer.split_.test) == 1
+        table = config(folder / "data.csv")
         box = avcg.BlackBox(paths[0], table.X, classes=["no", "yes"])
         assert (explainer.decide(table.held) == box.predict(table.held)).all()
 
@@ -255,7 +255,7 @@ class TestOtherModels:
         found = run("fit", folder / "data.csv", *FIT, *options)
         assert found.code == 0, found.err
         assert "like the 3 that were given" in json.loads(found.out)["assumption"]
-        explainer, table = avcg.load(folder / "several"), lesson(folder / "data.csv")
+        explainer, table = avcg.load(folder / "several"), config(folder / "data.csv")
         box = avcg.BlackBox(onnx_models[0][0], table.X, classes=["no", "yes"])
         assert (explainer.decide(table.held) == box.predict(table.held)).all()
         answers = explainer.generate(table.held[explainer.decide(table.held) == "no"], "yes")
@@ -335,17 +335,17 @@ class TestMistakes:
             ("good.csv", ["--between", "housing:1:2"], "between is for numbers"),
             ("good.csv", ["--survival", "1.5"], "--survival must be in (0, 1). Got 1.5"),
             ("good.csv", ["--threshold", "0"], "--threshold must be in (0, 1)"),
-            ("good.csv", ["--how", "magic"], "--how must be one of 'seed', 'bootstrap', 'subsample'"),
+            ("good.csv", ["--resampling", "magic"], "--resampling must be one of 'seed', 'bootstrap', 'subsample'"),
             ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),
             ("good.csv", ["--model", "broken.onnx"], "broken.onnx is no ONNX model that can be run"),
             ("good.csv", ["--classes", "yes,no"], "Without one there is nothing to name"),
-            ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--how", "seed"], "leave --hypotheses"),
+            ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--resampling", "seed"], "leave --hypotheses"),
             ("good.csv", ["--out", "a-file"], "a-file is a file. Give the name of a folder"),
             ("good.csv", ["--out", "full"], "full is a folder with other things in it"),
         ],
     )  # fmt: skip
     def test_one_sentence_and_nothing_written(self, place, data, options, says, monkeypatch):
-        if "broken.onnx" in options and "--how" not in options:
+        if "broken.onnx" in options and "--resampling" not in options:
             pytest.importorskip("onnxruntime")
         monkeypatch.chdir(place)
         before = {path: path.stat().st_mtime_ns for path in place.rglob("*")}

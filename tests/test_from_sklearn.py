@@ -380,7 +380,7 @@ class TestHypotheses:
 
     def test_answers_are_what_the_pipeline_says(self, retrained):
         X, models, converted = retrained
-        recourse = AVCG(DeepEnsemble(converted[1:]), model=converted[0], n_fresh=0, recipe=Recipe(steps=60)).fit(
+        recourse = AVCG(DeepEnsemble(converted[1:]), model=converted[0], n_test=0, recipe=Recipe(steps=60)).fit(
             X[TRAIN]
         )
         denied = X[TEST][models[0].predict(X[TEST]) == "deny"].head(5)

@@ -122,13 +122,13 @@ class TestStacked:
         network = build()
         predictors = Stacked(network, perturbed(network, 3))
         x = rows(11, *event).requires_grad_()
-        whole = predictors.log_probs(x)
-        (gradient,) = torch.autograd.grad(whole.square().sum(), x)
+        check_int = predictors.log_probs(x)
+        (gradient,) = torch.autograd.grad(check_int.square().sum(), x)
         for kept in (2**28, 1):  # without and with computing activations twice
             monkeypatch.setattr("avcg.hypotheses.predictors._CPU_NUMBERS", 1)
             monkeypatch.setattr("avcg.hypotheses.predictors._KEPT_NUMBERS", kept)
             parts = predictors.log_probs(x)
-            torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(parts, check_int, atol=1e-5, rtol=1e-5)
             (found,) = torch.autograd.grad(parts.square().sum(), x)
             torch.testing.assert_close(found, gradient, atol=1e-4, rtol=1e-4)
 
@@ -268,7 +268,7 @@ FAMILIES = {
     "rashomon set": lambda toy, model: avcg.rashomon_set(avcg.MCDropout(model), toy.X, toy.y, epsilon=0.1),
     "ensemble": lambda toy, model: avcg.DeepEnsemble([model, model.network_], model.space_),
     "ensemble of two kinds": lambda toy, model: avcg.DeepEnsemble([model.network_, mlp(4, 2, (3,))], model.space_),
-    "retrains": lambda toy, model: avcg.retrains(model, toy.X, toy.y, n=4, how="bootstrap"),
+    "retrains": lambda toy, model: avcg.retrains(model, toy.X, toy.y, n=4, resampling="bootstrap"),
     "laplace, last layer": lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y),
     "laplace, kron": lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y, structure="kron"),
     "laplace, all diagonal": lambda toy, model: avcg.Laplace.fit(
@@ -579,7 +579,7 @@ BAD = {
         "reads encoded tensors",
     ),
     "an unknown way to retrain": (
-        lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, how="drift"),
+        lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, resampling="drift"),
         "'subsample'. Got 'drift'",
     ),
     "a share of nothing": (
@@ -641,7 +641,7 @@ def test_frames_of_estimators_come_back_as_they_were_fitted():
     loans = toys.loans(n=200)
     encoder = make_column_transformer((OneHotEncoder(), ["housing", "rating"]), remainder="passthrough")
     model = make_pipeline(encoder, DecisionTreeClassifier(max_depth=4))
-    members = avcg.retrains(model, loans.X, loans.y, n=3, how="bootstrap", schema=loans.schema)
+    members = avcg.retrains(model, loans.X, loans.y, n=3, resampling="bootstrap", schema=loans.schema)
     x = members.space.encode(loans.X[:20])
     check_hypotheses(members, x)
     found = members.predictors.log_probs(x).exp()
@@ -813,7 +813,7 @@ class TestWhatReviewersFound:
         toy = toys.linear_logistic(n=40)
         rare = np.zeros(40, int)
         rare[:2] = 1
-        members = avcg.retrains(DecisionTreeClassifier(), toy.X, rare, n=8, how="bootstrap")
+        members = avcg.retrains(DecisionTreeClassifier(), toy.X, rare, n=8, resampling="bootstrap")
         assert all(len(one.model.classes_) == 2 for one in members.predictors.members)
 
     def test_rows_and_labels_must_match(self, toy_model):

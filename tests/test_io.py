@@ -56,8 +56,8 @@ from avcg import (
     Schema,
     TabularSpace,
     audit,
+    from_models,
     from_sklearn,
-    given,
     rashomon_set,
     retrains,
     risk,
@@ -67,10 +67,10 @@ from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.explainers import amortized as answering
 from avcg.explainers import avcg as amortized
 from avcg.files import beside
-from avcg.hypotheses.black_box import Asked
-from avcg.hypotheses.predictors import Joined, Opaque, Remote, Stacked
+from avcg.hypotheses.black_box import BlackBoxPredictors
+from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.io import artefact
-from avcg.io.folder import MANIFEST, check_folder, misfit, read_file, read_folder, read_manifest, write_folder
+from avcg.io.folder import MANIFEST, check_folder, read_file, read_folder, read_manifest, validate, write_folder
 from avcg.io.hypotheses import Packer, Unpacker
 from avcg.io.networks import build, describe
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
@@ -78,7 +78,7 @@ from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import distillation, recipe, refine, tries
 from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.networks import cnn, mlp
-from avcg.models.piecewise_linear import Ramps
+from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.sklearn import Beside, MeanProbability
 from avcg.models.training import Training
 
@@ -194,12 +194,12 @@ def onnx_model():
     years = [LogisticRegression().fit(NUMBERS[i::2].to_numpy(np.float32), NAMES[i::2]) for i in range(2)]
     contents = [convert(one, NUMBERS.head(1).to_numpy(np.float32)).SerializeToString() for one in years]
     boxes = [BlackBox(content, NUMBERS, classes=["approve", "reject"]) for content in contents]
-    return AVCG(given(boxes, NUMBERS, in_force=boxes[0]), recipe=SHORT), NUMBERS
+    return AVCG(from_models(boxes, NUMBERS, deployed=boxes[0]), recipe=SHORT), NUMBERS
 
 
 def forests(kind=RandomForestClassifier, labels=Y, **settings):
     models = [kind(random_state=i, **settings).fit(NUMBERS[i::3], labels[i::3]) for i in range(3)]
-    return AVCG(given(models, NUMBERS, in_force=models[0]), recipe=SHORT), NUMBERS
+    return AVCG(from_models(models, NUMBERS, deployed=models[0]), recipe=SHORT), NUMBERS
 
 
 def mean_of_absolutes(x_cf, x):
@@ -209,7 +209,7 @@ def mean_of_absolutes(x_cf, x):
 ZOO = {
     "retrains": lambda: (AVCG(retrains(network(), X, NAMES, n=8), recipe=SHORT), X),
     "dropout at a threshold": lambda: (
-        AVCG(MCDropout(classifier(dropout=0.3)), threshold=0.4, recipe=SHORT, n_fresh=np.int64(3)), X
+        AVCG(MCDropout(classifier(dropout=0.3)), threshold=0.4, recipe=SHORT, n_test=np.int64(3)), X
     ),
     "Gaussian dropout": lambda: (
         AVCG(MCDropout(avcg.attach_dropout(network().network_, 0.2, "gaussian"), space=network().space_), recipe=SHORT),
@@ -228,16 +228,16 @@ ZOO = {
         AVCG(retrains(network(), X, NAMES, n=4), model=classifier(hidden=(3,), schema=None), recipe=SHORT), X
     ),
     "pipelines": lambda: (
-        AVCG(retrains(make_pipeline(columns(), LogisticRegression()).fit(X, Y), X, Y, n=4, how="bootstrap"),
+        AVCG(retrains(make_pipeline(columns(), LogisticRegression()).fit(X, Y), X, Y, n=4, resampling="bootstrap"),
              recipe=SHORT), X
     ),
     "a calibrated pipeline": lambda: (AVCG(PointMass(calibrated()), recipe=SHORT), X),
     "xgboost": lambda: (
-        AVCG(retrains(trees("xgboost").fit(CATEGORIES, Y), CATEGORIES, Y, n=2, how="bootstrap"), recipe=SHORT),
+        AVCG(retrains(trees("xgboost").fit(CATEGORIES, Y), CATEGORIES, Y, n=2, resampling="bootstrap"), recipe=SHORT),
         CATEGORIES,
     ),
     "lightgbm": lambda: (
-        AVCG(retrains(trees("lightgbm").fit(CATEGORIES, NAMES), CATEGORIES, NAMES, n=2, how="bootstrap"), recipe=SHORT),
+        AVCG(retrains(trees("lightgbm").fit(CATEGORIES, NAMES), CATEGORIES, NAMES, n=2, resampling="bootstrap"), recipe=SHORT),
         CATEGORIES,
     ),
     "onnx": onnx_model,
@@ -251,7 +251,7 @@ ZOO = {
     "a function": lambda: (AVCG(PointMass(BlackBox(income_rule, X, classes=["no", "yes"])), recipe=SHORT), X),
     "somebody's own networks": lambda: (AVCG(DeepEnsemble(*own_networks()), recipe=SHORT), X),
     "pictures": pictures,
-    "the paper's": lambda: (AVCG.paper(MCDropout(classifier(dropout=0.3)), n_fresh=3).set_params(
+    "the paper's": lambda: (AVCG.paper(MCDropout(classifier(dropout=0.3)), n_test=3).set_params(
         recipe=Recipe(**{**vars(Recipe.paper()), "steps": 4, "n_hypotheses": 5})), X),
     "links": lambda: (
         AVCG(PointMass(classifier(LINKED, schema=Schema.infer(LINKED).link("housing", "deposit"))), recipe=SHORT),
@@ -403,10 +403,10 @@ class TestALoadedExplainer:
         explainer, rows = made("retrains")
         loaded = avcg.load(stored("retrains")[0])
         later = classifier(hidden=(4,), random_state=5)
-        told = explainer.generate(rows)
-        found = [audit(told, later, recourse=one).to_json() for one in (explainer, loaded)]
+        delivered = explainer.generate(rows)
+        found = [audit(delivered, later, recourse=one).to_json() for one in (explainer, loaded)]
         assert found[0] == found[1]
-        assert audit(told, loaded).summary().equals(audit(told, explainer).summary())
+        assert audit(delivered, loaded).summary().equals(audit(delivered, explainer).summary())
 
     @pytest.mark.parametrize("kind", ["retrains", "xgboost"])
     def test_is_judged_by_others(self, kind, stored):
@@ -414,8 +414,8 @@ class TestALoadedExplainer:
         loaded = avcg.load(stored(kind)[0])
         model = network() if kind == "retrains" else trees(kind).fit(CATEGORIES[::2], Y[::2])
         for one in (explainer, loaded):
-            judges = retrains(network(), X, NAMES, n=3) if kind == "retrains" else given(
-                [model], CATEGORIES, in_force=model, space=one.space_
+            judges = retrains(network(), X, NAMES, n=3) if kind == "retrains" else from_models(
+                [model], CATEGORIES, deployed=model, space=one.space_
             )  # fmt: skip
             judged = one.judged_by(judges)
             assert judged.generate(rows).certificate is None
@@ -424,7 +424,9 @@ class TestALoadedExplainer:
     def test_one_that_was_judged_by_others_can_be_saved(self, tmp_path):
         explainer, rows = made("retrains")
         rule = BlackBox(income_rule, X, classes=["reject", "approve"])
-        asked = Asked([rule.over(explainer.space_, explainer.classes_)])  # which names the classes in another order
+        asked = BlackBoxPredictors(
+            [rule.over(explainer.space_, explainer.classes_)]
+        )  # which names the classes in another order
         for judges in (retrains(network(), X, NAMES, n=3), FiniteSet(asked, explainer.space_, explainer.classes_)):
             judged = explainer.judged_by(judges)
             left = judged.save(tmp_path / "judged")
@@ -483,7 +485,7 @@ class TestALoadedExplainer:
 
     def test_functions_of_codes_cannot_be_saved(self, tmp_path):
         explainer = copy.copy(made("one network")[0])
-        explainer.teachers_ = Opaque([lambda x: torch.full((len(x), 2), 0.5)])
+        explainer.judges_ = Opaque([lambda x: torch.full((len(x), 2), 0.5)])
         with pytest.raises(SettingError, match="kind Opaque are functions"):
             explainer.save(tmp_path / "x")
 
@@ -516,7 +518,7 @@ class TestALoadedExplainer:
     def test_hypotheses_elsewhere_are_brought_home(self, stored, tmp_path):
         explainer, rows = made("retrains")
         away = copy.copy(explainer)
-        away.teachers_, away.roles_ = Remote(explainer.teachers_, "cpu"), explainer.roles_.on(torch.device("cpu"))
+        away.judges_, away.split_ = OnDevice(explainer.judges_, "cpu"), explainer.split_.on(torch.device("cpu"))
         away.save(tmp_path / "x")
         assert avcg.load(tmp_path / "x").generate(rows).to_json() == explainer.generate(rows).to_json()
 
@@ -577,9 +579,9 @@ class TestModelsHandedBack:
         """On rows that all models are sure of, trees grown to the end all say 1."""
         path, left = stored("trees that are sure")
         loaded = avcg.load(path, model=left[::-1])
-        mine, theirs = (one.teachers_.boxes for one in (loaded, made("trees that are sure")[0]))
+        mine, theirs = (one.judges_.boxes for one in (loaded, made("trees that are sure")[0]))
         assert {id(box.model) for box in mine} == {id(box.model) for box in theirs}
-        mine, theirs = (one.teachers_.groups[1].members for one in (loaded, made("trees that are sure")[0]))
+        mine, theirs = (one.judges_.groups[1].members for one in (loaded, made("trees that are sure")[0]))
         assert all(one.model is other.model for one, other in zip(mine, theirs, strict=True))
 
     def test_without_them_it_says_which(self, stored):
@@ -630,10 +632,10 @@ class TestModelsHandedBack:
 
     def test_a_file_that_is_gone_is_the_callers(self, tmp_path):
         explainer, rows = made("onnx")
-        for i, box in enumerate(sorted(explainer.teachers_.boxes, key=lambda box: box.model)):
+        for i, box in enumerate(sorted(explainer.judges_.boxes, key=lambda box: box.model)):
             (tmp_path / f"{i}.onnx").write_bytes(box.model)
         gone, kept = (BlackBox(tmp_path / f"{i}.onnx", NUMBERS, classes=["approve", "reject"]) for i in range(2))
-        explainer = fitted(AVCG(given([gone, kept], NUMBERS, in_force=kept), recipe=SHORT), NUMBERS)
+        explainer = fitted(AVCG(from_models([gone, kept], NUMBERS, deployed=kept), recipe=SHORT), NUMBERS)
         content = (tmp_path / "0.onnx").read_bytes()
         (tmp_path / "0.onnx").unlink()
         assert explainer.save(tmp_path / "x") == [tmp_path / "0.onnx"]
@@ -648,7 +650,7 @@ class TestModelsHandedBack:
         model = library.XGBClassifier(n_estimators=3, max_depth=2, missing=-999.0, n_jobs=1).fit(rows, Y)
         explainer = fitted(AVCG(PointMass(BlackBox(model, rows)), recipe=SHORT), rows)
         assert explainer.save(tmp_path / "x") == []
-        (box,) = avcg.load(tmp_path / "x").teachers_.boxes
+        (box,) = avcg.load(tmp_path / "x").judges_.boxes
         assert np.array_equal(box.predict_proba(rows), model.predict_proba(rows))
         assert box.model.missing == -999.0
 
@@ -702,15 +704,15 @@ class Interruptions:
         return call
 
     def writer(self, file):
-        whole = file.write
+        check_int = file.write
 
         def write(data):
             self.left -= 1
             if self.left < 0 and not self.fired:
                 self.fired = True
-                whole(data[: len(data) // 2])
+                check_int(data[: len(data) // 2])
                 raise self.error
-            return whole(data)
+            return check_int(data)
 
         return _Proxy(file, write)
 
@@ -1386,7 +1388,7 @@ def stacks(draw, width=3, depth=2):
         elif kind == "noise":
             layers.append(Noise(torch.rand(width)))
         elif kind == "ramps":
-            ramps = Ramps(torch.rand(5, width), range(draw(st.integers(0, width))), n_steps=2)
+            ramps = PiecewiseLinearEncoding(torch.rand(5, width), range(draw(st.integers(0, width))), n_steps=2)
             layers.append(ramps)
             width = ramps.n_outputs
         else:
@@ -1563,13 +1565,13 @@ class TestSpaces:
     @over(tables(), st.sampled_from(["standard", "minmax"]))
     def test_any_table_comes_back(self, table, scaling):
         space = TabularSpace.fit(table.schema, table.frame, scaling)
-        said, arrays = pack_encoding(space.encoding, space.freedom.links)
-        assert pack_limits(space.encoding, space.freedom) == {}
-        encoding, freedom = unpack_encoding(json.loads(json.dumps(said)), read_tensors(write_tensors(arrays)))
-        again = TabularSpace(encoding, freedom)
+        said, arrays = pack_encoding(space.encoding, space.feasible.links)
+        assert pack_limits(space.encoding, space.feasible) == {}
+        encoding, feasible = unpack_encoding(json.loads(json.dumps(said)), read_tensors(write_tensors(arrays)))
+        again = TabularSpace(encoding, feasible)
         assert again.schema == space.schema
         assert same(again.encoding, space.encoding)
-        assert same(again.freedom, space.freedom)
+        assert same(again.feasible, space.feasible)
         x = space.encode(table.frame)
         assert torch.equal(again.encode(table.frame), x)
         wish = torch.from_numpy(np.random.default_rng(0).normal(size=x.shape).astype(np.float32))
@@ -1579,21 +1581,21 @@ class TestSpaces:
     @over(tables(), st.data())
     def test_a_narrower_space_stays_narrow(self, table, data):
         space = TabularSpace.fit(table.schema, table.frame)
-        movable = space.freedom.movable(space.encoding)[0]
+        movable = space.feasible.movable(space.encoding)[0]
         free = [name for name, moves in zip(table.schema.names, movable, strict=True) if moves]
         vary = data.draw(st.lists(st.sampled_from(free), unique=True)) if free else None
         narrow = space.restrict(vary, at_most=data.draw(st.none() | st.integers(0, 2)))
-        said, arrays = pack_encoding(narrow.encoding, narrow.freedom.links)
-        arrays |= pack_limits(narrow.encoding, narrow.freedom)
+        said, arrays = pack_encoding(narrow.encoding, narrow.feasible.links)
+        arrays |= pack_limits(narrow.encoding, narrow.feasible)
         again = TabularSpace(*unpack_encoding(said, read_tensors(write_tensors(arrays))))
-        assert same(again.freedom, narrow.freedom)
+        assert same(again.feasible, narrow.feasible)
 
     def test_arrays_of_other_columns_are_refused(self):
         rows = LINKED.assign(years=X["months"] // 12)
         schema = Schema.infer(rows).link("housing", "deposit").link("months", "years")
         space = TabularSpace.fit(schema, rows).restrict(["income"], at_most=1)
-        said, arrays = pack_encoding(space.encoding, space.freedom.links)
-        arrays |= pack_limits(space.encoding, space.freedom)
+        said, arrays = pack_encoding(space.encoding, space.feasible.links)
+        arrays |= pack_limits(space.encoding, space.feasible)
         unpack_encoding(said, arrays)
         for name, array in arrays.items():
             for other in (array[..., None], array.astype(np.uint8), np.concatenate([array, array]), None):
@@ -1634,7 +1636,7 @@ def same(one, other):
     ],
 )  # fmt: skip
 def test_patterns(value, pattern, wrong):
-    assert misfit(value, pattern) == wrong
+    assert validate(value, pattern) == wrong
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -1652,14 +1654,14 @@ class TestTheFirstVersion:
             monkeypatch.setattr(answering, name, getattr(tries, name))
         loaded = avcg.load(DATA / "artefact-v1")
         for request, then in json.loads((DATA / "artefact-v1-answers.json").read_text()):
-            told = Counterfactuals.from_json(json.dumps(then))
-            now = loaded.generate(told.factuals, **request)
-            assert now.status.equals(told.status)
-            assert now.target.tolist() == told.target.tolist()
-            pd.testing.assert_frame_equal(now.frame, told.frame, rtol=1e-9)
-            assert np.allclose(now.probability, told.probability, atol=1e-6)
-            assert np.allclose(now.probability_before, told.probability_before, atol=1e-6)
-            assert np.array_equal(now.certificate.agreeing, told.certificate.agreeing)
+            delivered = Counterfactuals.from_json(json.dumps(then))
+            now = loaded.generate(delivered.factuals, **request)
+            assert now.status.equals(delivered.status)
+            assert now.target.tolist() == delivered.target.tolist()
+            pd.testing.assert_frame_equal(now.frame, delivered.frame, rtol=1e-9)
+            assert np.allclose(now.probability, delivered.probability, atol=1e-6)
+            assert np.allclose(now.probability_before, delivered.probability_before, atol=1e-6)
+            assert np.array_equal(now.certificate.agreeing, delivered.certificate.agreeing)
 
     def test_it_is_small_and_whole(self):
         assert sum(file.stat().st_size for file in (DATA / "artefact-v1").iterdir()) < 200_000

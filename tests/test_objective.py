@@ -15,10 +15,10 @@ from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.decision import Decider
-from avcg.method.generator import DiagonalNormal, Generator, Request
+from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
 from avcg.method.recipe import Lesson, Recipe, draw_targets, mean_squared
-from avcg.method.reference_set import Bank, nearest
+from avcg.method.reference_set import ReferenceSet, nearest
 from avcg.method.risk import Hinge, expected_log_likelihood, log_odds, worst_case
 from avcg.models.networks import draw_state, mlp
 from avcg.models.precision import full_precision, lower_precision
@@ -43,7 +43,7 @@ def hypotheses(n_inputs, count=4, seed=0, classes=2):
 
 def ask(space, x, target=None, margin=1.0):
     target = torch.zeros(len(x), dtype=torch.long) if target is None else target
-    return Request(x, target, space.leeway(x), torch.full((len(x),), margin, dtype=x.dtype))
+    return Condition(x, target, space.constraint_features(x), torch.full((len(x),), margin, dtype=x.dtype))
 
 
 def even_noise(count):
@@ -307,7 +307,7 @@ class TestBank:
     def test_distance_is_that_of_brute_force_and_its_gradient_too(self):
         generator = rng()
         rows = tuple(torch.randn(20, 4, generator=generator, dtype=torch.float64) for _ in range(2))
-        bank = Bank(rows, k=3)
+        bank = ReferenceSet(rows, k=3)
         x = torch.randn(6, 4, generator=generator, dtype=torch.float64).requires_grad_()
         target = torch.tensor([0, 1, 0, 1, 1, 0])
         found = bank(x, target)
@@ -322,7 +322,7 @@ class TestBank:
         predictors = Stacked(mlp(3, 2, (8,)), shaken)
         x = 4 * torch.randn(500, 3, generator=rng())
         y = torch.randint(2, (500,), generator=rng())
-        bank = Bank.robust(predictors, x, y, 1000, rng())
+        bank = ReferenceSet.robust(predictors, x, y, 1000, rng())
         for label, rows in enumerate(bank.rows):
             assert (predictors.log_probs(rows).exp()[..., label] >= 0.6).all()
             expected = (predictors.log_probs(x).exp()[..., label] >= 0.6).all(0) & (y == label)
@@ -331,7 +331,7 @@ class TestBank:
     def test_where_none_qualify_the_surest_are_taken(self):
         network = mlp(2, 2, ())
         coin = Stacked(network, {"0.weight": torch.zeros(1, 2, 2), "0.bias": torch.zeros(1, 2)})
-        bank = Bank.robust(coin, torch.randn(9, 2, generator=rng()), None, 100, rng())
+        bank = ReferenceSet.robust(coin, torch.randn(9, 2, generator=rng()), None, 100, rng())
         assert [len(rows) for rows in bank.rows] == [5, 5]
 
     def test_nearest_is_brute_force_in_either_norm(self):
@@ -349,13 +349,13 @@ class TestSteps:
         space = TabularSpace.fit(loans.schema, loans.X)
         x = space.encode(loans.X)
         network = mlp(x.shape[1], 2, (8,), dropout=0.2, generator=rng())
-        teachers = MCDropout(network) if drawn else FiniteSet(Stacked(network, draw_state(network, 4, rng())))
+        train = MCDropout(network) if drawn else FiniteSet(Stacked(network, draw_state(network, 4, rng())))
         losses = []
         for steady in (True, False):
             generator = Generator(space, 2, decoder="latent", n_latent=3, encoder=(8,), layers=(8,), generator=rng())
             recipe = replace(Recipe.paper(), n_hypotheses=4, n_latents=2)
             decider = Decider(Stacked(network, {}), None)
-            lesson = Lesson(generator, space, x, teachers, decider, recipe, None, rng(1))
+            lesson = Lesson(generator, space, x, train, decider, recipe, None, rng(1))
             assert lesson.steady is not None
             lesson.steady = lesson.steady if steady else None
             each = [lesson(torch.arange(start, start + 32)) for start in (0, 32, 64)]

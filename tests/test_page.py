@@ -5,7 +5,7 @@ import shutil
 from itertools import pairwise
 
 import pytest
-from served import denied, plain, recourse, serve
+from served import denied, recourse, serve, to_json
 
 from avcg import BlackBox, PointMass, Schema
 from avcg.baselines.nearest import NearestUnlike
@@ -60,7 +60,7 @@ def engine():
 
 @pytest.fixture(scope="module")
 def address(engine):
-    found, stop = serve(create_app(engine, examples=plain(denied().head(4))))
+    found, stop = serve(create_app(engine, examples=to_json(denied().head(4))))
     yield found
     stop()
 
@@ -153,7 +153,7 @@ class TestPage:
 
     def test_another_row_is_another_answer(self, opened, address):
         page = opened(address)
-        rows = plain(denied().head(4))
+        rows = to_json(denied().head(4))
         _, asked = after(page, lambda: page.locator("#example").select_option("2"))
         assert asked["rows"] == [rows[2]]
         income = page.get_by_label("Income, value")

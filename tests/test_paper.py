@@ -11,8 +11,8 @@ from avcg import AVCG, MCDropout, Schema, TabularSpace, rashomon_set
 from avcg.baselines.cfvae import vae_terms
 from avcg.guarantees.bounds import stability_bound
 from avcg.hypotheses.predictors import Stacked
-from avcg.hypotheses.split import Roles
-from avcg.method.generator import DiagonalNormal, Generator, Request
+from avcg.hypotheses.split import HypothesisSplit
+from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, objective
 from avcg.method.risk import expected_log_likelihood
 from avcg.models.networks import mlp
@@ -38,7 +38,7 @@ def test_theorem_1_holds_for_any_two_weightings(both, seed):
     x = SPACE.encode(FRAME)[:6].double()
     target = torch.arange(6) % 2
     generator = Generator(SPACE, 2, decoder="full", n_latent=2, layers=(8,), encoder=(8,), generator=rng(seed)).double()
-    request = Request(x, target, SPACE.leeway(x), x.new_zeros(6))
+    request = Condition(x, target, SPACE.constraint_features(x), x.new_zeros(6))
     network = torch.nn.utils.skip_init(torch.nn.Linear, 3, 2, dtype=torch.float64)  # every weight is overridden
     weight = torch.randn(5, 2, 3, generator=rng(seed), dtype=torch.float64)
     draws = Draws(torch.randn(4, 6, 2, generator=rng(1), dtype=torch.float64))
@@ -66,10 +66,10 @@ def test_avcg_r_is_trained_on_every_member_of_the_set_alike():
     y = (SPACE.encode(FRAME)[:, 0] > 0).long()
     kept = rashomon_set(MCDropout(network, space=SPACE), FRAME, y, epsilon=0.0, n=40)
     assert 1 < len(kept) < 40
-    recourse = AVCG.paper(kept, n_fresh=0)
-    roles = Roles.of(recourse.hypotheses, n_fresh=recourse.n_fresh)
-    assert roles.teachers is kept
-    drawn = roles.teachers.sample(recourse.recipe.n_hypotheses)
+    recourse = AVCG.paper(kept, n_test=0)
+    roles = HypothesisSplit.of(recourse.hypotheses, n_test=recourse.n_test)
+    assert roles.train is kept
+    drawn = roles.train.sample(recourse.recipe.n_hypotheses)
     assert len(drawn) == len(kept)
     log_p = drawn.log_probs(SPACE.encode(FRAME))[..., 1]
     torch.testing.assert_close(recourse.recipe.risk(log_p, drawn.weights), log_p.mean(dim=0))
@@ -82,7 +82,7 @@ def test_the_bound_of_a_conditional_autoencoder_is_below_the_log_evidence(seed):
     x = SPACE.encode(FRAME)[:5].double()
     labels = torch.tensor([0, 1, 0, 1, 1])
     vae = Generator(SPACE, 2, decoder="latent", n_latent=1, layers=(8,), encoder=(8,), generator=rng(seed)).double()
-    request = Request(x, labels, x.new_zeros(5), x.new_zeros(5))
+    request = Condition(x, labels, x.new_zeros(5), x.new_zeros(5))
     variance, count = 0.25, 4001
     constant = -0.5 * x.shape[1] * np.log(2 * np.pi * variance)
 

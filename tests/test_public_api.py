@@ -60,11 +60,11 @@ def called(thing):
     makes_itself = inspect.isclass(thing) and not getattr(thing, "_is_protocol", False) and written_init(thing)
     if not (isinstance(thing, FunctionType) or makes_itself):
         return ""
-    told = inspect.signature(thing)
-    parameters = [one.replace(annotation=Bare.of(one.annotation)) for one in told.parameters.values()]
+    delivered = inspect.signature(thing)
+    parameters = [one.replace(annotation=Bare.of(one.annotation)) for one in delivered.parameters.values()]
     if parameters and parameters[0].name in ("self", "cls"):
         parameters = parameters[1:]
-    text = str(told.replace(parameters=parameters, return_annotation=Bare.of(told.return_annotation)))
+    text = str(delivered.replace(parameters=parameters, return_annotation=Bare.of(delivered.return_annotation)))
     return re.sub(r" at 0x[0-9a-f]+", "", text)  # where a function that is a default lies in memory
 
 

@@ -18,7 +18,7 @@ import pytest
 from command_line import FIT, people, run
 
 import avcg
-from avcg.batch import PartitionExplainer, Wish, engines, explain_ray, explain_shards, explain_spark, shards
+from avcg.batch import PartitionExplainer, QueryOptions, engines, explain_ray, explain_shards, explain_spark, shards
 from avcg.batch import answerer as answering
 from avcg.batch import columns as answered
 from avcg.bench import run as bench
@@ -31,7 +31,7 @@ pytest.importorskip("pyarrow.compute")
 
 ROWS = 260
 CUTS = (0, 0, 1, 40, 41, 41, 170, ROWS)  # partitions of none and of one row among them
-WISH = Wish(vary=("income", "months", "housing", "owns"))
+WISH = QueryOptions(vary=("income", "months", "housing", "owns"))
 OPTIONS = ["--vary", "income,months,housing,owns"]
 OWN = [name for name in answered.OWN if name != "row"]
 KINDS = {
@@ -76,7 +76,7 @@ def strangers(n=ROWS):
     )
 
 
-def told(table):
+def delivered(table):
     """Everything in a table, so that two of them are the same only if every bit of them is."""
     return repr(table.to_pylist()), [(field.name, str(field.type)) for field in table.schema]
 
@@ -93,7 +93,7 @@ def explained(name="rows.parquet", *options):
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
+def check_int(folder):
     """The answers that everybody should give."""
     return PartitionExplainer(folder / "art", WISH)(strangers())
 
@@ -115,68 +115,68 @@ def mortal(place, times=1):
 
 
 class TestPartitions:
-    def test_are_answered_as_the_command_answers_files(self, whole):
+    def test_are_answered_as_the_command_answers_files(self, check_int):
         written = explained()
         assert written.column_names[-len(answered.OWN) :] == list(answered.OWN)
-        assert told(written.drop_columns("row")) == told(whole)
-        assert whole.num_rows > ROWS / 4
+        assert delivered(written.drop_columns("row")) == delivered(check_int)
+        assert check_int.num_rows > ROWS / 4
 
-    def test_however_they_are_cut(self, whole):
+    def test_however_they_are_cut(self, check_int):
         explainer = PartitionExplainer("art", WISH)
-        assert told(pa.concat_tables([explainer(part) for part in parts(strangers())])) == told(whole)
+        assert delivered(pa.concat_tables([explainer(part) for part in parts(strangers())])) == delivered(check_int)
         each = pa.concat_tables([explainer(strangers().slice(i, 1)) for i in range(12)])
-        assert told(each) == told(whole.slice(0, each.num_rows))
+        assert delivered(each) == delivered(check_int.slice(0, each.num_rows))
 
     def test_several_answers_a_row(self):
-        explainer = PartitionExplainer("art", Wish(n=2, min_prob=0.7, max_changes=2))
+        explainer = PartitionExplainer("art", QueryOptions(n=2, min_prob=0.7, max_changes=2))
         rows = strangers().slice(0, 90)
         both = [explainer(rows), *(explainer(part) for part in parts(rows, (0, 2, 90)))]
-        assert told(pa.concat_tables(both[1:])) == told(both[0])
-        assert told(both[0]) == told(
+        assert delivered(pa.concat_tables(both[1:])) == delivered(both[0])
+        assert delivered(both[0]) == delivered(
             explained("rows.parquet", "-n", 2, "--min-prob", 0.7, "--max-changes", 2)
             .filter(pa.compute.field("row") < 90)
             .drop_columns("row")
         )
         assert both[0]["answer"].to_pylist() == [0, 1] * (both[0].num_rows // 2)
 
-    def test_in_whatever_order(self, whole):
+    def test_in_whatever_order(self, check_int):
         order = np.random.default_rng(0).permutation(ROWS)
         found = PartitionExplainer("art", WISH)(strangers().take(order))
         ordered = [("id", "ascending"), ("answer", "ascending")]
-        assert told(found.sort_by(ordered)) == told(whole.sort_by(ordered))
+        assert delivered(found.sort_by(ordered)) == delivered(check_int.sort_by(ordered))
 
-    def test_schema_in_is_schema_out(self, whole):
-        rows, kinds = strangers(), whole.schema
+    def test_schema_in_is_schema_out(self, check_int):
+        rows, kinds = strangers(), check_int.schema
         assert kinds.equals(PartitionExplainer("art", WISH).schema(rows.schema), check_metadata=True)
         assert pa.schema(list(kinds)[: len(KINDS)]).equals(rows.schema, check_metadata=False)
         assert [kinds.field(name).type for name in OWN] == [getattr(pa, answered.OWN[name])() for name in OWN]
-        assert whole.to_pandas().index.name == "id"
+        assert check_int.to_pandas().index.name == "id"
 
-    def test_what_no_answer_changes_is_as_it_was(self, whole):
+    def test_what_no_answer_changes_is_as_it_was(self, check_int):
         before = {row["id"]: row for row in strangers().to_pylist()}
-        for row in whole.to_pylist():
+        for row in check_int.to_pylist():
             differs = {name for name in KINDS if row[name] != before[row["id"]][name]}
             assert differs == {part.partition(": ")[0] for part in row["changes"].split("; ") if part}
             assert differs <= set(WISH.vary)
 
     def test_all_rows_of_them(self):
-        found = PartitionExplainer("art", Wish(only_denied=False))(strangers())
+        found = PartitionExplainer("art", QueryOptions(only_denied=False))(strangers())
         assert found["id"].to_pylist() == strangers()["id"].to_pylist()
         assert "already_target" in found["status"].to_pylist()
 
-    def test_none(self, whole):
+    def test_none(self, check_int):
         found = PartitionExplainer("art", WISH)(strangers().slice(0, 0))
         assert found.num_rows == 0
-        assert found.schema == whole.schema
+        assert found.schema == check_int.schema
 
-    def test_a_record_batch(self, whole):
+    def test_a_record_batch(self, check_int):
         batch = strangers().combine_chunks().to_batches()[0]
-        assert told(PartitionExplainer("art", WISH)(batch)) == told(whole)
+        assert delivered(PartitionExplainer("art", WISH)(batch)) == delivered(check_int)
 
-    def test_a_seed_is_nobody_elses(self, whole):
-        two, other = (PartitionExplainer("art", Wish(n=2, seed=seed)) for seed in (None, 7))
-        assert told(two(strangers(60))) != told(other(strangers(60)))
-        assert told(PartitionExplainer("art", WISH)(strangers())) == told(whole)
+    def test_a_seed_is_nobody_elses(self, check_int):
+        two, other = (PartitionExplainer("art", QueryOptions(n=2, seed=seed)) for seed in (None, 7))
+        assert delivered(two(strangers(60))) != delivered(other(strangers(60)))
+        assert delivered(PartitionExplainer("art", WISH)(strangers())) == delivered(check_int)
 
     def test_columns_that_are_taken(self):
         rows = strangers(30).append_column("Status", pa.array(["single"] * 30))
@@ -184,14 +184,14 @@ class TestPartitions:
         assert set(found["Status"].to_pylist()) == {"single"}
         assert "avcg_status" in found.column_names
 
-    def test_a_small_thing_to_send(self, whole):
+    def test_a_small_thing_to_send(self, check_int):
         explainer = PartitionExplainer("art", WISH)
         explainer(strangers(30))
         sent = pickle.dumps(explainer)
         assert len(sent) < 2000
         again = pickle.loads(sent)
         assert again == explainer
-        assert told(again(strangers())) == told(whole)
+        assert delivered(again(strangers())) == delivered(check_int)
 
     def test_an_artefact_is_read_once_in_a_process(self, monkeypatch):
         answering.opened.cache_clear()
@@ -211,7 +211,7 @@ class TestPartitions:
             explainer(strangers(5))
 
 
-def without(name):
+def lock_change(name):
     return strangers(5).drop_columns(name)
 
 
@@ -220,38 +220,56 @@ def changed(name, values):
 
 
 MISTAKES = [
-    ("nowhere", Wish(), strangers, ArtefactError, "There is no folder 'nowhere'"),
-    (None, Wish(), strangers, SettingError, "'artefact' must be the path of a folder"),
-    ("art", Wish(target="maybe"), strangers, SettingError, "The 'target' of Wish 'maybe' is none of the outcomes"),
-    ("art", Wish(vary=["incom"]), strangers, SettingError, "The 'vary' of Wish names 'incom', which is no column"),
-    ("art", Wish(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
-    ("art", Wish(), lambda: without("income"), DataError, "has no column 'income'"),
-    ("art", Wish(), lambda: changed("income", pa.array(["a"] * 5)), DataError, "column 'income' is of type string"),
+    ("nowhere", QueryOptions(), strangers, ArtefactError, "There is no folder 'nowhere'"),
+    (None, QueryOptions(), strangers, SettingError, "'artefact' must be the path of a folder"),
+    (
+        "art",
+        QueryOptions(target="maybe"),
+        strangers,
+        SettingError,
+        "The 'target' of Wish 'maybe' is none of the outcomes",
+    ),
+    (
+        "art",
+        QueryOptions(vary=["incom"]),
+        strangers,
+        SettingError,
+        "The 'vary' of Wish names 'incom', which is no column",
+    ),
+    ("art", QueryOptions(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
+    ("art", QueryOptions(), lambda: lock_change("income"), DataError, "has no column 'income'"),
+    (
+        "art",
+        QueryOptions(),
+        lambda: changed("income", pa.array(["a"] * 5)),
+        DataError,
+        "column 'income' is of type string",
+    ),
 ]
 each_mistake = pytest.mark.parametrize(
-    ("artefact", "wish", "rows", "error", "says"), MISTAKES, ids=[says for *_, says in MISTAKES]
+    ("artefact", "options", "rows", "error", "says"), MISTAKES, ids=[says for *_, says in MISTAKES]
 )
 
 
 class TestMistakes:
     @each_mistake
-    def test_are_told_before_anything_is_done(self, artefact, wish, rows, error, says):
+    def test_are_told_before_anything_is_done(self, artefact, options, rows, error, says):
         with pytest.raises(error, match=says):
-            PartitionExplainer(artefact, wish).schema(rows().schema)
+            PartitionExplainer(artefact, options).schema(rows().schema)
 
     @each_mistake
-    def test_are_told_by_a_partition(self, artefact, wish, rows, error, says):
+    def test_are_told_by_a_partition(self, artefact, options, rows, error, says):
         with pytest.raises(error, match=says):
-            PartitionExplainer(artefact, wish)(rows())
+            PartitionExplainer(artefact, options)(rows())
 
     def test_a_row_that_does_not_fit(self):
         rows = changed("zip", pa.array(["0100", "0101", "100", "0100", "0100"], pa.large_string()))
         with pytest.raises(DataError, match=r"the partition, row 2 .*: column 'zip' is '100', which no training row"):
             PartitionExplainer("art")(rows)
         far = changed("income", pa.array([1.0, 2.0, 3.0, 1e60, 4.0]))
-        for wish in (Wish(), Wish(only_denied=False)):
+        for options in (QueryOptions(), QueryOptions(only_denied=False)):
             with pytest.raises(DataError, match=r"the partition, row 3 .*: Column 'income' has a value too far"):
-                PartitionExplainer("art", wish)(far)
+                PartitionExplainer("art", options)(far)
 
     @pytest.mark.parametrize(
         ("settings", "says"),
@@ -266,13 +284,13 @@ class TestMistakes:
     )
     def test_wishes_that_cannot_be_meant(self, settings, says):
         with pytest.raises(SettingError, match=says):
-            Wish(**settings)
+            QueryOptions(**settings)
 
     def test_an_artefact_that_does_not_say_what_is_wanted(self):
         avcg.load("art").save("bare")
         with pytest.raises(SettingError, match=r"Name it with the 'target' of Wish. There is: 'no', 'yes'"):
             PartitionExplainer("bare")(strangers(3))
-        assert PartitionExplainer("bare", Wish(target="yes"))(strangers(30)).num_rows
+        assert PartitionExplainer("bare", QueryOptions(target="yes"))(strangers(30)).num_rows
 
     def test_other_things_than_rows(self):
         pytest.importorskip("pyspark")
@@ -316,17 +334,17 @@ FILES = sorted(["_SUCCESS", *(f"part-{i}.parquet" for i in range(5)), "more/part
 
 
 class TestShards:
-    def test_each_file_is_what_the_command_writes(self, many, tmp_path, whole):
+    def test_each_file_is_what_the_command_writes(self, many, tmp_path, check_int):
         totals = explain_shards(many, tmp_path / "out", "art", WISH, workers=2)
         assert seen(tmp_path / "out") == FILES
-        assert told(gathered(tmp_path / "out")) == told(whole)
+        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
         for path in sorted(many.rglob("part-*.parquet"))[2:]:
             if pq.read_metadata(path).num_rows:
                 made = tmp_path / "out" / path.relative_to(many)
-                assert told(pq.read_table(made)) == told(explained(path))
+                assert delivered(pq.read_table(made)) == delivered(explained(path))
         assert totals.rows == ROWS
-        assert totals.left_out == ROWS - whole.num_rows
-        assert sum(totals.statuses.values()) == whole.num_rows
+        assert totals.left_out == ROWS - check_int.num_rows
+        assert sum(totals.statuses.values()) == check_int.num_rows
         noted = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
         assert noted == {"files": 7, **totals.noted()}
 
@@ -344,7 +362,7 @@ class TestShards:
         assert done[7:] == ["part-2.parquet", "part-9.parquet"]
         assert again.rows == ROWS - 39 + 18
 
-    def test_a_row_that_does_not_fit_stops_it_until_it_is_mended(self, many, tmp_path, whole, monkeypatch):
+    def test_a_row_that_does_not_fit_stops_it_until_it_is_mended(self, many, tmp_path, check_int, monkeypatch):
         fine = pq.read_table(many / "part-3.parquet")
         place = fine.column_names.index("zip")
         wrong = pa.array(["999", *fine["zip"].to_pylist()[1:]], pa.large_string())
@@ -357,9 +375,9 @@ class TestShards:
         assert "part-0.parquet" in seen(out)
         pq.write_table(fine, many / "part-3.parquet")
         explain_shards(many, out, "art", WISH, workers=1)
-        assert told(gathered(out)) == told(whole)
+        assert delivered(gathered(out)) == delivered(check_int)
 
-    def test_a_worker_that_is_killed_loses_and_doubles_nothing(self, many, tmp_path, whole):
+    def test_a_worker_that_is_killed_loses_and_doubles_nothing(self, many, tmp_path, check_int):
         out = tmp_path / "out"
         job = shards.Shards.of(many, out, mortal(tmp_path / "killed")("art", WISH))
         with pytest.raises(AvcgError, match=r"A worker was killed while it was at work.* Run the same again"):
@@ -369,19 +387,19 @@ class TestShards:
         (out / ".avcg-0123456789abcdef.part").touch()  # as one that was killed while it wrote leaves behind
         explain_shards(many, out, "art", WISH, workers=2)
         assert seen(out) == FILES
-        assert told(gathered(out)) == told(whole)
+        assert delivered(gathered(out)) == delivered(check_int)
 
-    def test_given_files(self, many, tmp_path, whole):
+    def test_given_files(self, many, tmp_path, check_int):
         files = sorted(many.rglob("part-*.parquet"), key=lambda path: path.name)
         explain_shards([str(path) for path in files], tmp_path / "out", "art", WISH, workers=1)
-        assert told(gathered(tmp_path / "out")) == told(whole)
+        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
         assert "part-6.parquet" in seen(tmp_path / "out")
 
     def test_mistakes(self, many, tmp_path):
-        def refused(error, says, rows=many, out=tmp_path / "out", artefact="art", wish=WISH):
+        def refused(error, says, rows=many, out=tmp_path / "out", artefact="art", options=WISH):
             before = seen(tmp_path)
             with pytest.raises(error, match=says):
-                explain_shards(rows, out, artefact, wish, workers=1)
+                explain_shards(rows, out, artefact, options, workers=1)
             assert seen(tmp_path) == before
 
         (tmp_path / "void").mkdir()
@@ -391,11 +409,11 @@ class TestShards:
         twice = [many / "part-1.parquet", many / "more" / ".." / "part-1.parquet"]
         refused(DataError, "Two files of rows are called 'part-1.parquet'", rows=twice)
         refused(ArtefactError, "There is no folder 'nowhere'", artefact="nowhere")
-        refused(SettingError, "The 'target' of Wish 'maybe'", wish=Wish(target="maybe"))
+        refused(SettingError, "The 'target' of Wish 'maybe'", options=QueryOptions(target="maybe"))
         refused(SettingError, "Answers cannot go where the rows are", out=many / "out")
         refused(SettingError, "Answers cannot go where the rows are", rows=[many / "part-1.parquet"], out=many)
         refused(SettingError, "_SUCCESS is a file. Give the name of a folder", out=many / "_SUCCESS")
-        pq.write_table(without("income"), many / "part-8.parquet")
+        pq.write_table(lock_change("income"), many / "part-8.parquet")
         refused(DataError, "part-8.parquet has no column 'income'")
         (many / "part-8.parquet").write_bytes(b"PAR1 and no more")
         refused(DataError, "part-8.parquet is no parquet file that can be read")
@@ -422,10 +440,10 @@ class TestCommand:
         explained()
         assert len(read) == 1
 
-    def test_a_folder(self, many, tmp_path, whole):
+    def test_a_folder(self, many, tmp_path, check_int):
         found = run("explain", "art", many, *OPTIONS, "--workers", 2, "--out", tmp_path / "out")
         assert found.code == 0, found.err
-        assert told(gathered(tmp_path / "out")) == told(whole)
+        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
         assert f"{ROWS} rows of 7 files in {many}" in found.out
         again = run("explain", "art", many, *OPTIONS, "--out", tmp_path / "out")
         assert again.out == found.out
@@ -437,12 +455,12 @@ class TestCommand:
         assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
         assert two.out == one.out.replace("one.parquet", "two.parquet")
 
-    def test_pieces_come_in_their_order(self, whole):
+    def test_pieces_come_in_their_order(self, check_int):
         with shards.ParquetRows("rows.parquet") as source:
             found = list(shards.answer_pieces(PartitionExplainer("art", WISH), source, 2, 50))
         assert len(found) == 6
         assert sum(totals.rows for _, totals in found) == ROWS
-        assert told(pa.concat_tables([table for table, _ in found])) == told(explained())
+        assert delivered(pa.concat_tables([table for table, _ in found])) == delivered(explained())
 
     def test_a_file_that_ends_too_soon(self, tmp_path, monkeypatch):
         def cut_off(self, size):
@@ -505,17 +523,17 @@ def taken(dataset):
 @pytest.mark.usefixtures("cleaned")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 class TestRay:
-    def test_same_answers_even_if_an_actor_is_killed(self, ray_at_hand, whole, tmp_path, monkeypatch):
+    def test_same_answers_even_if_an_actor_is_killed(self, ray_at_hand, check_int, tmp_path, monkeypatch):
         monkeypatch.setattr(engines, "PartitionExplainer", mortal(tmp_path / "killed"))
         rows = ray_at_hand.data.from_arrow(parts(strangers()))
         found = taken(explain_ray(rows, "art", WISH, workers=2, batch=50))
         assert (tmp_path / "killed-0").exists()
-        assert told(found) == told(whole)
+        assert delivered(found) == delivered(check_int)
 
     def test_mistakes(self, ray_at_hand):
-        for artefact, wish, wrong, error, says in MISTAKES[2:]:
+        for artefact, options, wrong, error, says in MISTAKES[2:]:
             with pytest.raises(error, match=says):
-                explain_ray(ray_at_hand.data.from_arrow(wrong()), artefact, wish)
+                explain_ray(ray_at_hand.data.from_arrow(wrong()), artefact, options)
         with pytest.raises(SettingError, match=r"must be one of Ray Data. Got a Table"):
             explain_ray(strangers(3), "art")
 
@@ -545,26 +563,26 @@ def spark():
 @pytest.mark.usefixtures("cleaned")
 @pytest.mark.filterwarnings("ignore")  # Spark's own
 class TestSpark:
-    def test_same_answers_even_if_a_worker_is_killed(self, spark, whole, tmp_path, monkeypatch):
+    def test_same_answers_even_if_a_worker_is_killed(self, spark, check_int, tmp_path, monkeypatch):
         monkeypatch.setattr(engines, "PartitionExplainer", mortal(tmp_path / "killed"))
         rows = spark.read.parquet(str(Path("rows.parquet").absolute())).repartition(3)
         out = explain_spark(rows, "art", WISH)
-        assert out.columns == whole.column_names
+        assert out.columns == check_int.column_names
         out.write.parquet(str(tmp_path / "out"))
         assert (tmp_path / "killed-0").exists()
         found = pq.read_table(tmp_path / "out")
         kinds = found.schema  # of its own types, which have no dictionaries
         ordered = [("id", "ascending"), ("answer", "ascending")]
-        assert told(found.sort_by(ordered)) == told(whole.cast(kinds).sort_by(ordered))
+        assert delivered(found.sort_by(ordered)) == delivered(check_int.cast(kinds).sort_by(ordered))
         assert [str(kinds.field(name).type) for name in ("age", "income", "months")] == ["int16", "float", "int64"]
 
     def test_mistakes(self, spark):
-        for artefact, wish, wrong, error, says in MISTAKES[-2:]:
+        for artefact, options, wrong, error, says in MISTAKES[-2:]:
             with pytest.raises(error, match=says):
-                explain_spark(spark.createDataFrame(wrong().cast(plain(wrong()))), artefact, wish)
+                explain_spark(spark.createDataFrame(wrong().cast(to_json(wrong()))), artefact, options)
 
 
-def plain(table):
+def to_json(table):
     """Types that Spark takes from pyarrow."""
     return pa.schema([(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema])
 

@@ -18,7 +18,7 @@ from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method.decision import Decider
-from avcg.method.generator import Request
+from avcg.method.generator import Condition
 
 LOANS = toys.loans(n=700)
 SCHEMA = Schema.infer(LOANS.X).only_up("months").allow_missing("income", "rating")
@@ -53,7 +53,7 @@ def three_classes(tmp_path_factory):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recipe = Recipe(steps=250, layers=(48, 48), encoder=(16,))
-        explainer = AVCG(MCDropout(model), recipe=recipe, survival=0.8, n_fresh=20).fit(X)
+        explainer = AVCG(MCDropout(model), recipe=recipe, survival=0.8, n_test=20).fit(X)
     path = tmp_path_factory.mktemp("scorer3") / "recourse"
     explainer.save(path, graphs=True)
     return explainer, path, X
@@ -68,10 +68,10 @@ def as_dicts(frame):
 
 def same(explainer, scorer, frame, *, share=1.0, **request):
     """The same statuses, targets, bounds and changes, numbers to what two runtimes may differ by."""
-    told = list(explainer.generate(frame, **request))
+    delivered = list(explainer.generate(frame, **request))
     found = scorer.answer(as_dicts(frame), **request)
     alike = []
-    for mine, theirs in zip(found, told, strict=True):
+    for mine, theirs in zip(found, delivered, strict=True):
         assert len(mine.options) == len(theirs.options)
         equal = mine.target == theirs.target
         equal &= math.isclose(mine.probability_before, theirs.probability_before, abs_tol=1e-5)
@@ -164,12 +164,12 @@ class TestGraph:
         rng = torch.Generator().manual_seed(1)
         target, margin = torch.randint(2, (len(x),), generator=rng), 4 * torch.rand(len(x), generator=rng)
         noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
-        request = Request(x, target, requests.leeway(x), margin)
+        request = Condition(x, target, requests.constraint_features(x), margin)
         with torch.no_grad():
             proposal = explainer.generator_(request, explainer.generator_.posterior(request).sample(noise[None]))
             eager = requests.relax(proposal.raw, x, proposal.gates > 0)[0]
         feed = {"x": x, "target": target, "margin": margin, "noise": noise}
-        feed = {name: value.numpy() for name, value in feed.items()} | requests.freedom.coded(space.encoding)
+        feed = {name: value.numpy() for name, value in feed.items()} | requests.feasible.coded(space.encoding)
         (found,) = session.run(["answer"], {name: np.ascontiguousarray(value) for name, value in feed.items()})
         # A gate that both runtimes see at zero to the last digit may open in the one and not in the other.
         apart = np.abs(found - eager.numpy()).max(axis=1)
@@ -224,7 +224,7 @@ def tables(**change):
     return spoil
 
 
-def without(part, name):
+def lock_change(part, name):
     return lambda content, arrays, files: content[part].pop(name)
 
 
@@ -242,20 +242,20 @@ class TestFoldersOfOtherMeans:
             (settings(survival=0), "'survival' must be in"),
             (settings(survival="much"), r"it.settings.survival is 'much'"),
             (settings(threshold=2.0), "'threshold' must be in"),
-            (without("settings", "survival"), "it.settings lacks 'survival'"),
-            (without("calibration", "margin"), "it.calibration lacks 'margin'"),
-            (without("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
-            (without("classes", "values"), "lacks 'values'"),
+            (lock_change("settings", "survival"), "it.settings lacks 'survival'"),
+            (lock_change("calibration", "margin"), "it.calibration lacks 'margin'"),
+            (lock_change("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
+            (lock_change("classes", "values"), "lacks 'values'"),
             (lambda content, *_: content["classes"].update(values=[1, 1]), "These are no labels"),
-            (counts(n_in_force=0), "cannot be 0 models in force"),
-            (counts(n_in_force=99), "cannot be 99 models in force"),
-            (counts(n_fresh=-1), "-1 set aside"),
-            (counts(n_teachers=7), "'teachers.weights' is missing, or of another shape"),
-            (counts(n_fresh=1), "'lower_bounds' is missing, or of another shape"),
+            (counts(n_deployed=0), "cannot be 0 models in force"),
+            (counts(n_deployed=99), "cannot be 99 models in force"),
+            (counts(n_test=-1), "-1 set aside"),
+            (counts(n_train=7), "'teachers.weights' is missing, or of another shape"),
+            (counts(n_test=1), "'lower_bounds' is missing, or of another shape"),
             (more_models, r"where probabilities of \d+ models and 2 classes were stored"),
             (tables(teachers_weights=lambda a: -a), "shares that add up to 1"),
             (tables(teachers_weights=lambda a: a * np.nan), "shares that add up to 1"),
-            (tables(**{"in_force.weights": None}), "'in_force.weights' is missing"),
+            (tables(**{"deployed.weights": None}), "'in_force.weights' is missing"),
             (tables(lower_bounds=lambda a: a + 1), "Lower bounds must be shares"),
             (tables(noise_1=None), "of size 0, which is too little"),
             (tables(noise_5=None), "'noise.19' is missing|'noise.5' is missing"),

@@ -26,7 +26,7 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from served import TOY, denied, plain, recourse, request, serve
+from served import TOY, denied, recourse, request, serve, to_json
 from typer.testing import CliRunner
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -53,7 +53,7 @@ from avcg.io.artefact import save
 from avcg.serve.app import Limits, create_app
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
-from avcg.serve.microbatch import Together
+from avcg.serve.microbatch import MicroBatcher
 from avcg.serve.middleware import hurried
 
 JSON = {"content-type": "application/json"}
@@ -68,12 +68,12 @@ def engine():
 
 @pytest.fixture(scope="module")
 def app(engine):
-    return create_app(engine, auditor=auditor_of(recourse), examples=plain(denied().head(3)))
+    return create_app(engine, auditor=auditor_of(recourse), examples=to_json(denied().head(3)))
 
 
 @pytest.fixture(scope="module")
 def row():
-    return plain(denied().head(1))[0]
+    return to_json(denied().head(1))[0]
 
 
 class Odd:
@@ -81,7 +81,7 @@ class Odd:
 
     def __init__(self, engine, answer):
         self.schema, self.encoding, self.classes = engine.schema, engine.encoding, engine.classes
-        self.freedom, self.assumption = engine.freedom, engine.assumption
+        self.feasible, self.assumption = engine.feasible, engine.assumption
         self.survival, self.confidence, self.n_models = engine.survival, engine.confidence, engine.n_models
         self.answer = answer
 
@@ -107,14 +107,14 @@ class TestAnswers:
     )
     def test_they_are_those_of_the_explainer(self, app, asked):
         rows = denied().head(6)
-        found = explain(app, rows=plain(rows), **asked)
+        found = explain(app, rows=to_json(rows), **asked)
         assert found.status_code == 200, found.text
         expected = recourse().generate(rows, **asked)
-        for i, (told, meant) in enumerate(zip(found.json()["rows"], expected, strict=True)):
-            assert told["decision"] == recourse().decide(rows)[i]
-            assert told["target"] == meant.target
-            assert told["probability_before"] == pytest.approx(meant.probability_before)
-            for option, wanted in zip(told["options"], meant.options, strict=True):
+        for i, (delivered, meant) in enumerate(zip(found.json()["rows"], expected, strict=True)):
+            assert delivered["decision"] == recourse().decide(rows)[i]
+            assert delivered["target"] == meant.target
+            assert delivered["probability_before"] == pytest.approx(meant.probability_before)
+            for option, wanted in zip(delivered["options"], meant.options, strict=True):
                 changes = {name: (one["before"], one["after"]) for name, one in option["changes"].items()}
                 assert changes == wanted.changes
                 assert option["row"] == wanted.row
@@ -153,7 +153,7 @@ class TestAnswers:
             return engine.answer(rows, *rest, **more)
 
         app = create_app(Odd(engine, answer), limits=Limits(inline=2))
-        rows = plain(denied().head(3))
+        rows = to_json(denied().head(3))
         apart = explain(app, rows=rows).json()["rows"]
         alone = [explain(app, rows=[one]).json()["rows"][0] for one in rows]
         assert [one["options"][0]["changes"] for one in apart] == [one["options"][0]["changes"] for one in alone]
@@ -227,7 +227,7 @@ class TestTogether:
 
     def test_those_who_ask_the_same_at_once_are_answered_as_one_and_each_with_their_own(self, counted, app):
         service, sizes = counted
-        bodies = [{"rows": [one]} for one in plain(denied().head(4))]
+        bodies = [{"rows": [one]} for one in to_json(denied().head(4))]
         found = at_once(service, bodies)
         assert sizes == [4]
         for one, body in zip(found, bodies, strict=True):
@@ -238,7 +238,7 @@ class TestTogether:
 
     def test_no_more_than_fit_and_only_who_asks_for_the_same(self, counted):
         service, sizes = counted
-        rows = plain(denied().head(9))
+        rows = to_json(denied().head(9))
         found = at_once(service, [*({"rows": [one]} for one in rows[:7]), {"rows": rows[7:], "target": 1}])
         assert [one.status_code for one in found] == [200] * 8
         assert sizes == [6, 1, 2]
@@ -252,7 +252,7 @@ class TestTogether:
 
     def test_who_hangs_up_is_not_waited_for(self, engine, row):
         async def go():
-            asking = Together(engine, 32)
+            asking = MicroBatcher(engine, 32)
             gone, stays = (asyncio.create_task(asking.answer([row], None, 1)) for _ in range(2))
             await asyncio.sleep(0)
             gone.cancel()
@@ -275,7 +275,7 @@ class TestDescription:
         assert columns["rating"]["ordered"]
         assert found["classes"] == [0, 1]
         assert found["limits"] == {"rows": 1000, "body_bytes": 1_000_000, "answers": 10, "total": 2000, "seconds": 30}
-        assert found["examples"] == plain(denied().head(3))
+        assert found["examples"] == to_json(denied().head(3))
 
     def test_what_is_typical_can_be_asked_about(self, app, engine):
         for one in (app, create_app(engine)):
@@ -295,8 +295,8 @@ class TestDescription:
         assert columns["housing"]["moves"] == [["own"], [], ["own"]]
 
     def test_a_space_that_was_narrowed_is_described_as_it_is(self, tmp_path, row):
-        whole = TabularSpace.fit(TOY.schema, TOY.X)
-        space = whole.restrict(["income", "months", "housing"], {"income": (20, 60), "housing": ["own", "rent"]}, 2)
+        check_int = TabularSpace.fit(TOY.schema, TOY.X)
+        space = check_int.restrict(["income", "months", "housing"], {"income": (20, 60), "housing": ["own", "rent"]}, 2)
         model = Classifier(hidden=(8,), epochs=5, schema=TOY.schema).fit(TOY.X, TOY.y)
         models = FiniteSet(retrains(model, TOY.X, TOY.y, n=6).predictors, space, model.classes_)
         with warnings.catch_warnings():
@@ -408,9 +408,9 @@ class TestRefusals:
         refused(explain(app, rows=[row] * 3, n=3), 422, "n:", "3 rows with 3 answers each are 9; at most 8 are given")
         document = app.openapi()["components"]["schemas"]["ExplainRequest"]["properties"]["n"]
         assert "at most 8" in document["description"]
-        told = create_app(engine, auditor=auditor_of(recourse), limits=Limits(total=8))
+        delivered = create_app(engine, auditor=auditor_of(recourse), limits=Limits(total=8))
         text = recourse().generate(denied().head(3), n=3).to_json()
-        refused(request(told, "POST", "/audit", content=text, headers=JSON), 422, "8 answers in all")
+        refused(request(delivered, "POST", "/audit", content=text, headers=JSON), 422, "8 answers in all")
 
     @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
     def test_numbers_that_are_none(self, app, row, word):
@@ -513,7 +513,7 @@ class TestToken:
         ):
             assert request(local, "GET", "/schema", headers={"host": host}).status_code == status
         behind = create_app(engine, hosts=("localhost",), token="right")
-        headers = {"host": "bank.example", "authorization": "Bearer right"}
+        headers = {"host": "reference.example", "authorization": "Bearer right"}
         assert request(behind, "GET", "/schema", headers=headers).status_code == 200
 
 
@@ -596,8 +596,8 @@ class TestTrouble:
             found = request(app, "GET", path)
             assert found.status_code == 200
             assert found.headers["content-type"].startswith(kind)
-            without = found.text.replace("http://www.w3.org/2000/svg", "")
-            assert not re.search(r"""(https?:)?//[\w.-]+\.\w+""", without), path  # nothing from elsewhere
+            lock_change = found.text.replace("http://www.w3.org/2000/svg", "")
+            assert not re.search(r"""(https?:)?//[\w.-]+\.\w+""", lock_change), path  # nothing from elsewhere
 
 
 @pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])
@@ -684,10 +684,10 @@ JUNK = st.one_of(
 
 class TestAudit:
     def test_it_is_that_of_the_answers_under_the_model_in_force(self, app):
-        told = recourse().generate(denied().head(8), target=1, n=2)
-        spoilt = json.loads(told.to_json())
+        delivered = recourse().generate(denied().head(8), target=1, n=2)
+        spoilt = json.loads(delivered.to_json())
         spoilt["answers"] = json.loads(recourse().generate(denied().head(8), vary=[], n=2).to_json())["answers"]
-        for text in (told.to_json(), json.dumps(spoilt)):
+        for text in (delivered.to_json(), json.dumps(spoilt)):
             found = request(app, "POST", "/audit", content=text, headers=JSON)
             assert found.status_code == 200, found.text
             given_out = Counterfactuals.from_json(text)
@@ -712,15 +712,15 @@ class TestAudit:
     @given(data=st.data())
     @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     def test_damage_never_breaks_it(self, app, data):
-        told = json.loads(self.told())
-        place, key = data.draw(st.sampled_from(list(places(told))))
+        delivered = json.loads(self.delivered())
+        place, key = data.draw(st.sampled_from(list(places(delivered))))
         place[key] = data.draw(JUNK)
-        found = request(app, "POST", "/audit", content=json.dumps(told), headers=JSON)
+        found = request(app, "POST", "/audit", content=json.dumps(delivered), headers=JSON)
         assert found.status_code in (200, 422), (key, place[key], found.text)
 
     @staticmethod
     @cache
-    def told():
+    def delivered():
         return recourse().generate(denied().head(2), n=2).to_json()
 
 
@@ -761,7 +761,7 @@ class TestExamples:
     def test_a_file_is_read_as_the_schema_has_it(self, tmp_path):
         path = tmp_path / "rows.csv"
         denied().head(3).assign(name="x")[["name", "rating", "owns", "income", "months", "housing"]].to_csv(path)
-        assert read_examples(path, TOY.schema) == plain(denied().head(3))
+        assert read_examples(path, TOY.schema) == to_json(denied().head(3))
         assert len(read_examples(path, TOY.schema, limit=2)) == 2
 
     def test_gaps_and_lower_case_are_understood(self, tmp_path):
@@ -835,9 +835,9 @@ class TestCommand:
                 about = client.get("schema").json()
                 assert (len(about["examples"]), about["limits"]["rows"]) == (2, 5)
                 found = client.post("explain", json={"rows": about["examples"]}).json()["rows"]
-                told = recourse().generate(denied().head(2))
-                assert [one["options"][0]["row"] for one in found] == plain(told.frame)
-                stored = client.post("audit", content=told.to_json(), headers={**headers, **JSON}, timeout=60)
+                delivered = recourse().generate(denied().head(2))
+                assert [one["options"][0]["row"] for one in found] == to_json(delivered.frame)
+                stored = client.post("audit", content=delivered.to_json(), headers={**headers, **JSON}, timeout=60)
                 assert stored.json()["summary"]["told"] == 2
                 assert client.get("schema", headers={"authorization": "Bearer wrong"}).status_code == 401
                 large = client.post("explain", content=b"x" * 10_000_000, headers={**headers, **JSON})

@@ -160,7 +160,9 @@ def _check_numbers(feature, space, j, here, there):
     low, high = (float(np.float32((bound - encoding.center[i]) / encoding.scale[i])) for bound in (low, high))
     value, now = there[..., 0][..., ~missing], here[~missing, 0]
     # A follower is a weighted mean of allowed values, which rounding can push past the last of them by a hair.
-    hair = 1e-5 * (1 + now.abs()) if any(j in link.followers for link in space.freedom.links) else torch.zeros_like(now)
+    hair = (
+        1e-5 * (1 + now.abs()) if any(j in link.followers for link in space.feasible.links) else torch.zeros_like(now)
+    )
     assert (value >= now.clamp(max=low) - hair).all()
     assert (value <= now.clamp(min=high) + hair).all()
     assert feature.change != "up" or (value >= now - hair).all()
@@ -174,7 +176,7 @@ def _check_numbers(feature, space, j, here, there):
 def test_restricting_only_narrows(table, data):
     space = TabularSpace.fit(table.schema, table.frame)
     x = space.encode(table.frame)
-    free = space.freedom.movable(space.encoding)[0]
+    free = space.feasible.movable(space.encoding)[0]
     names = [name for name, can in zip(table.schema.names, free, strict=True) if can]
     n = x.shape[0]
     vary = data.draw(
@@ -192,7 +194,7 @@ def test_restricting_only_narrows(table, data):
             ranges[feature.name] = data.draw(st.lists(st.sampled_from(feature.categories), min_size=1))
         else:
             i = space.encoding.numeric.index(feature)
-            low, high = space.freedom.low[0, i], space.freedom.high[0, i]
+            low, high = space.feasible.low[0, i], space.feasible.high[0, i]
             ranges[feature.name] = (data.draw(st.sampled_from([None, low, (low + high) / 2])), high)
     narrow = space.restrict(vary=vary, ranges=ranges)
     per_row = vary if vary and isinstance(vary[0], list) else [vary] * n
@@ -235,11 +237,11 @@ def test_settling_is_projecting_what_was_relaxed(table, scaling, data):
     chance = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1))).random((2, len(x), space.n_gates))
     gates = torch.from_numpy(chance < 0.5)
     expected = space.project(space.relax(raw, x, gates), x)
-    torch.testing.assert_close(space.settle(raw, x, gates), expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(space.finalize(raw, x, gates), expected, atol=1e-5, rtol=1e-5)
     # Without gates a gap may be half filled, which relaxing shows and an answer cannot.
     if not any(None in cells(table.frame, name) for name in table.schema):
         expected = space.project(space.relax(raw, x), x)
-        torch.testing.assert_close(space.settle(raw, x), expected, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(space.finalize(raw, x), expected, atol=1e-5, rtol=1e-5)
 
 
 @EXAMPLES
@@ -248,4 +250,4 @@ def test_rows_are_as_far_apart_as_one_by_one(table, scaling):
     space = TabularSpace.fit(table.schema, table.frame, scaling)
     x, prices = space.encode(table.frame), torch.from_numpy(space.encoding.prices)
     expected = torch.stack([((x - one).abs() * prices).sum(dim=1) for one in x])
-    torch.testing.assert_close(space.apart(x, x), expected, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(space.pairwise_distance(x, x), expected, atol=1e-4, rtol=1e-5)

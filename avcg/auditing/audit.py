@@ -23,7 +23,7 @@ from avcg.explainers.records import MEANING
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.metrics.groups import groups_of, share_of
 from avcg.space.encoding import Flags
-from avcg.space.serialize import plain
+from avcg.space.serialize import to_json
 
 TOLD = ("ok", "not_robust")  # statuses of answers that somebody was told as valid
 _FORMAT, _VERSION = "avcg.audit", 1
@@ -68,16 +68,18 @@ class Audit:
         """Totals by the column that was to change; an answer with several counts for each of them."""
         changed = self._changed()
         names = [str(name) for name in nw.from_native(self.answers.factuals, eager_only=True).columns]
-        told = self.told
-        return self._table({n: changed[:, j] for j, n in enumerate(names) if (changed[:, j] & told).any()}, "column")
+        delivered = self.delivered
+        return self._table(
+            {n: changed[:, j] for j, n in enumerate(names) if (changed[:, j] & delivered).any()}, "column"
+        )
 
     def by_count(self) -> pd.DataFrame:
         """Totals by how many columns were to change."""
         counts = self._changed().sum(axis=1)
-        return self._table({int(k): counts == k for k in np.unique(counts[self.told])}, "changes")
+        return self._table({int(k): counts == k for k in np.unique(counts[self.delivered])}, "changes")
 
     @property
-    def told(self) -> Flags:
+    def delivered(self) -> Flags:
         """(N,) whether somebody was told the answer as valid."""
         return np.asarray(self.frame["verdict"] != "no_answer")
 
@@ -87,16 +89,23 @@ class Audit:
         return self.answers.changed
 
     def _table(self, groups: Mapping[Any, Flags], name: str) -> pd.DataFrame:
-        lines = {label: self._totals(which) for label, which in groups.items() if (which & self.told).any()}
+        lines = {label: self._totals(which) for label, which in groups.items() if (which & self.delivered).any()}
         index = pd.Index(list(lines), name=name, dtype=object)
-        return pd.DataFrame(list(lines.values()), index=index, columns=list(self._totals(self.told)))
+        return pd.DataFrame(list(lines.values()), index=index, columns=list(self._totals(self.delivered)))
 
     def _totals(self, which: Flags) -> dict[str, Any]:
-        some = self.frame[which & self.told]
-        told, holds, replaced = len(some), int((some["verdict"] == "holds").sum()), int(some["replacement"].sum())
-        share, low, high = share_of(holds, told, self.confidence)
+        some = self.frame[which & self.delivered]
+        delivered, holds, replaced = len(some), int((some["verdict"] == "holds").sum()), int(some["replacement"].sum())
+        share, low, high = share_of(holds, delivered, self.confidence)
         keeping = int(some["keeps_advice"].sum())
-        counts = {"told": told, "holds": holds, "lost": told - holds, "share": share, "low": low, "high": high}
+        counts = {
+            "told": delivered,
+            "holds": holds,
+            "lost": delivered - holds,
+            "share": share,
+            "low": low,
+            "high": high,
+        }
         return counts | {"replaced": replaced, "keeping": keeping}
 
     def to_json(self, by: str | None = None) -> str:
@@ -118,7 +127,7 @@ class Audit:
             "threshold": self.threshold,
             "confidence": self.confidence,
             "survival": self.answers.survival,
-            "summary": {name: plain(value) for name, value in self.summary().items()},
+            "summary": {name: to_json(value) for name, value in self.summary().items()},
             "by_change": _records(self.by_change(), "column") if tables else None,
             "by_count": _records(self.by_count(), "changes") if tables else None,
             "by": None if by is None else _records(self.by(by), "value"),
@@ -200,37 +209,37 @@ def audit(
     >>> bool((autumn.predict(told.frame) == 1).sum() == found.summary()["holds"])
     True
     """
-    told = read_answers(answers)
+    delivered = read_answers(answers)
     if recourse is not None and not isinstance(recourse, Explainer):
         raise SettingError(f"The 'recourse' of audit must be a method such as AVCG. Got a {type(recourse).__name__}.")
     threshold = getattr(recourse, "threshold", None) if threshold is None else threshold
-    panel = Panel.of(models, told, threshold)
-    frame = _judged(told, panel.votes(told.answers, told.target.repeat(told.n)), confidence)
+    panel = Panel.of(models, delivered, threshold)
+    frame = _judged(delivered, panel.votes(delivered.answers, delivered.target.repeat(delivered.n)), confidence)
     lost, instead = np.flatnonzero(frame["verdict"] == "lost"), None
     if recourse is not None and len(lost):
         check_is_fitted(recourse)
-        found = replacements(panel, recourse, told, lost)
+        found = replacements(panel, recourse, delivered, lost)
         instead = found.answers
         frame = frame.assign(
             replacement=_spread(found.good, lost, frame, False),
             keeps_advice=_spread(found.kept, lost, frame, False),
             extra_distance=_spread(np.where(found.good, found.extra, np.nan), lost, frame, np.nan),
         )
-    return Audit(told, frame, instead, tuple(map(str, panel.names)), threshold, confidence)
+    return Audit(delivered, frame, instead, tuple(map(str, panel.names)), threshold, confidence)
 
 
-def _judged(told: Counterfactuals, votes: Votes, confidence: float) -> pd.DataFrame:
+def _judged(delivered: Counterfactuals, votes: Votes, confidence: float) -> pd.DataFrame:
     """One line for each answer; nothing is replaced yet."""
     count, now = len(votes.valid), votes.probability.mean(axis=0)
-    verdict = np.where(votes.hold(told.survival), "holds", "lost")
+    verdict = np.where(votes.hold(delivered.survival), "holds", "lost")
     bound = clopper_pearson(votes.agreeing, count, confidence)  # worked out for one model too: it checks the confidence
     return pd.DataFrame(
         {
-            "target": told.target.repeat(told.n),
-            "verdict": np.where(np.isin(told.statuses, TOLD), verdict, "no_answer"),
-            "probability_then": told.probability,
+            "target": delivered.target.repeat(delivered.n),
+            "verdict": np.where(np.isin(delivered.statuses, TOLD), verdict, "no_answer"),
+            "probability_then": delivered.probability,
             "probability_now": now,
-            "probability_change": now - told.probability,
+            "probability_change": now - delivered.probability,
             "margin": votes.margin.mean(axis=0),
             "agreeing": votes.agreeing,
             "n_models": count,
@@ -239,7 +248,7 @@ def _judged(told: Counterfactuals, votes: Votes, confidence: float) -> pd.DataFr
             "keeps_advice": False,
             "extra_distance": np.nan,
         },
-        index=told.index,
+        index=delivered.index,
     )
 
 
@@ -273,10 +282,10 @@ def survival_curve(
     >>> float(survival_curve(told, rules)["valid"][24])
     1.0
     """
-    told = read_answers(answers)
-    panel = Panel.of(models, told, threshold)
-    votes = panel.votes(told.answers, told.target.repeat(told.n))
-    valid = votes.valid[:, np.isin(told.statuses, TOLD)]
+    delivered = read_answers(answers)
+    panel = Panel.of(models, delivered, threshold)
+    votes = panel.votes(delivered.answers, delivered.target.repeat(delivered.n))
+    valid = votes.valid[:, np.isin(delivered.statuses, TOLD)]
     n = valid.shape[1]
     lines = [share_of(int(one.sum()), n, confidence) for one in valid]
     curve = pd.DataFrame(lines, columns=["valid", "low", "high"], index=pd.Index(panel.names, name="model"))
@@ -372,9 +381,9 @@ def read_answers(answers: Counterfactuals | str | Path) -> Counterfactuals:
 def _records(table: pd.DataFrame, key: str) -> list[dict[str, Any]]:
     """Lines for JSON, each with its label."""
     lines = zip(table.index, table.to_dict("records"), strict=True)
-    return [{key: _label(label)} | {str(name): plain(v) for name, v in line.items()} for label, line in lines]
+    return [{key: _label(label)} | {str(name): to_json(v) for name, v in line.items()} for label, line in lines]
 
 
 def _label(label: Any) -> Any:
     """Of a row, as plain values: a list for an index of several levels."""
-    return [plain(part) for part in label] if isinstance(label, tuple) else plain(label)
+    return [to_json(part) for part in label] if isinstance(label, tuple) else to_json(label)

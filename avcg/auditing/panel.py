@@ -80,12 +80,12 @@ class Panel:
     threshold: float | None
 
     @classmethod
-    def of(cls, models: Any, told: Counterfactuals, threshold: float | None) -> Panel:
+    def of(cls, models: Any, delivered: Counterfactuals, threshold: float | None) -> Panel:
         """Whatever the user calls models.
 
         Args:
             models: As `avcg.audit` takes them.
-            told: For the rows they must take and the targets they must know.
+            delivered: For the rows they must take and the targets they must know.
             threshold: Of the decision.
 
         Raises:
@@ -107,7 +107,7 @@ class Panel:
         opened = []
         for name, model in named.items():
             with _naming(name, len(named)):
-                opened.append(_opened(model, told))
+                opened.append(_opened(model, delivered))
         return cls(tuple(named), tuple(opened), None, threshold)
 
     def votes(self, rows: Any, target: NDArray[Any]) -> Votes:
@@ -145,7 +145,7 @@ class Panel:
             space = self.drawn.space
             assert space is not None
             with torch.no_grad():
-                found = self.drawn.predictors.seeing(rows).probabilities(space.encode(rows)).double().numpy()
+                found = self.drawn.predictors.bind_rows(rows).probabilities(space.encode(rows)).double().numpy()
             if np.isnan(found).any():
                 raise DataError(f"{int(np.isnan(found).any(axis=(1, 2)).sum())} hypotheses return NaN for these rows.")
             labels = self.drawn.classes
@@ -187,30 +187,34 @@ class Replacements:
     extra: Floats
 
 
-def replacements(panel: Panel, recourse: Explainer, told: Counterfactuals, lost: Positions) -> Replacements:
+def replacements(panel: Panel, recourse: Explainer, delivered: Counterfactuals, lost: Positions) -> Replacements:
     """Look for what to tell instead: first what was told and something more, else something new.
 
     Args:
         panel: Whom it must convince.
         recourse: The method that looks.
-        told: All answers.
+        delivered: All answers.
         lost: (M,) places among them.
     """
-    space, rows = recourse.space_, lost // told.n
-    target, stand, factuals = told.target[rows], take_rows(told.answers, lost), take_rows(told.factuals, rows)
+    space, rows = recourse.space_, lost // delivered.n
+    target, stand, factuals = (
+        delivered.target[rows],
+        take_rows(delivered.answers, lost),
+        take_rows(delivered.factuals, rows),
+    )
     if isinstance(factuals, pd.DataFrame):  # several answers to a row are told apart
-        factuals = factuals.set_axis(told.index[lost])
-    judges = panel.judges(recourse, told.answers)
+        factuals = factuals.set_axis(delivered.index[lost])
+    judges = panel.judges(recourse, delivered.answers)
     if isinstance(recourse, GradientSearch) and not judges.predictors.differentiable:
         raise SettingError(
             f"A {type(recourse).__name__} searches by gradients, and these models can only be asked. Use AVCG or"
             " avcg.baselines.nearest.RobustNeighbour as 'recourse'."
         )
-    ask = _Asking(panel, recourse, judges, told.survival)
+    ask = _Asking(panel, recourse, judges, delivered.survival)
     kept, parts = np.zeros(len(lost), bool), []
     if isinstance(space, TabularSpace):
         more = ask.answers(stand, target, *_left(space, stand, factuals))
-        kept = panel.votes(more, target).hold(told.survival) & ~space.violations(more, factuals).any(axis=1)
+        kept = panel.votes(more, target).hold(delivered.survival) & ~space.violations(more, factuals).any(axis=1)
         parts.append((take_rows(more, np.flatnonzero(kept)), np.flatnonzero(kept)))
     if not kept.all():
         rest = np.flatnonzero(~kept)
@@ -218,7 +222,7 @@ def replacements(panel: Panel, recourse: Explainer, told: Counterfactuals, lost:
     instead = _merged(parts)
     if isinstance(factuals, pd.DataFrame):
         instead = instead.set_axis(factuals.index)
-    found = _packaged(panel, recourse, factuals, instead, target, told.survival)
+    found = _packaged(panel, recourse, factuals, instead, target, delivered.survival)
     good = np.isin(found.statuses, ("ok", "already_target"))
     return Replacements(found, good, kept, found.distance - _distance(space, stand, factuals))
 
@@ -268,11 +272,11 @@ class _Asking:
         return judged
 
 
-def _left(space: TabularSpace, told: Any, factuals: Any) -> tuple[Flags, Positions | None]:
+def _left(space: TabularSpace, delivered: Any, factuals: Any) -> tuple[Flags, Positions | None]:
     """(M, features) what an answer left as it was, and (M,) how many changes it left over."""
-    unit = space.freedom.unit
-    changed = space.changed(told, factuals) @ (unit[:, None] == unit)  # naming one of a link names them all
-    cap = space.freedom.max_changes
+    unit = space.feasible.unit
+    changed = space.changed(delivered, factuals) @ (unit[:, None] == unit)  # naming one of a link names them all
+    cap = space.feasible.max_changes
     used = changed[:, np.unique(unit)].sum(axis=1)
     return ~changed, None if cap is None else np.maximum(cap - used, 0)
 
@@ -291,9 +295,9 @@ def _packaged(
         changed = space.changed(instead, factuals)[:, places]
         same = ~changed.any(axis=1)
     mean = (len(after.valid) > 1) & (after.margin.mean(axis=0) >= 0)
-    stuck = space.stuck(space.encode(factuals)).numpy()
+    immovable = space.immovable(space.encode(factuals)).numpy()
     statuses = np.select(
-        [holds & same, holds, stuck, mean], ["already_target", "ok", "infeasible", "not_robust"], "not_valid"
+        [holds & same, holds, immovable, mean], ["already_target", "ok", "infeasible", "not_robust"], "not_valid"
     )
     return Counterfactuals(
         factuals=factuals,
@@ -348,7 +352,7 @@ class InForce:
     def predict_proba(self, rows: Any) -> Floats:
         """(N, C)."""
         explainer = self._explainer
-        found: Floats = explainer.decider_.seeing(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
+        found: Floats = explainer.decider_.bind_rows(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
         return found
 
 
@@ -368,15 +372,15 @@ def _drawn(models: HypothesisDistribution) -> FiniteSet:
     return FiniteSet(alike, models.space, models.classes)
 
 
-def _opened(model: Any, told: Counterfactuals) -> Any:
+def _opened(model: Any, delivered: Counterfactuals) -> Any:
     """A model that takes the rows and knows the targets."""
     model = InForce(model) if isinstance(model, Explainer) else model
-    if isinstance(told.answers, np.ndarray):
+    if isinstance(delivered.answers, np.ndarray):
         if not (hasattr(model, "predict_proba") and hasattr(model, "classes_")):
             raise SettingError(f"To be asked about images, a {type(model).__name__} needs predict_proba and classes_.")
     elif not isinstance(model, BlackBox):
-        model = _box(model, _pandas(told.answers), np.unique(told.target))
-    _places(np.asarray(model.classes_), told.target)
+        model = _box(model, _pandas(delivered.answers), np.unique(delivered.target))
+    _places(np.asarray(model.classes_), delivered.target)
     return model
 
 

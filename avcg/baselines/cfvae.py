@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from avcg.explainers.base import Explainer
-from avcg.method.generator import Generator, Request
-from avcg.method.query import Question
+from avcg.method.generator import Condition, Generator
+from avcg.method.query import Query
 from avcg.models.training import Training, train
 from avcg.space.base import Space
 
@@ -66,7 +66,7 @@ def vae_terms(
     """
     device = next(generator.parameters()).device
     here = x.to(device)
-    request = _request(here, labels.to(device))
+    request = _condition(here, labels.to(device))
     posterior = generator.posterior(request)
     shape = (1, len(x), generator.n_latent)
     noise = torch.zeros(shape) if rng is None else torch.randn(shape, generator=rng)
@@ -75,9 +75,9 @@ def vae_terms(
     return (back - here).square().flatten(1).sum(dim=1).to(x.device), posterior.kl().to(x.device)
 
 
-def _request(x: Tensor, labels: Tensor) -> Request:
+def _condition(x: Tensor, labels: Tensor) -> Condition:
     none = x.new_zeros(len(x))
-    return Request(x, labels, none, none)
+    return Condition(x, labels, none, none)
 
 
 class CFVAE(Explainer):
@@ -96,17 +96,17 @@ class CFVAE(Explainer):
         self.vae_ = fit_vae(self.space_, x, labels, len(self.classes_), rng, self._torch_device())
 
     @torch.no_grad()
-    def _candidates(self, question: Question) -> Tensor:
+    def _candidates(self, query: Query) -> Tensor:
         device = self._torch_device()
-        x, target = question.x.to(device), question.target.to(device)
-        request = _request(x, target)
-        present = self.decider_.decide(self.decider_.probabilities(question.x)).to(device)
-        posterior = self.vae_.posterior(_request(x, present) if self._own_label else request)
+        x, target = query.x.to(device), query.target.to(device)
+        request = _condition(x, target)
+        present = self.decider_.decide(self.decider_.probabilities(query.x)).to(device)
+        posterior = self.vae_.posterior(_condition(x, present) if self._own_label else request)
         rng = torch.Generator().manual_seed(self.random_state)
-        noise = torch.randn(question.n, 1, self.vae_.n_latent, generator=rng)
+        noise = torch.randn(query.n, 1, self.vae_.n_latent, generator=rng)
         noise[0] = 0.0
         raw = self.vae_(request, posterior.sample(noise.to(device))).raw.cpu()
-        return question.space.settle(raw, question.x)
+        return query.space.finalize(raw, query.x)
 
 
 class OwnLabelCFVAE(CFVAE):

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from avcg.baselines.cfvae import fit_vae, vae_terms
 from avcg.console import progress
-from avcg.errors import SettingError, whole
+from avcg.errors import SettingError, check_int
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.generator import STAY
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.method.risk import log_odds
 from avcg.models.adapter import Model
 from avcg.schema.schema import Schema
@@ -42,7 +42,7 @@ class Descent:
     proximity: float = 0.1
 
     def __post_init__(self) -> None:
-        whole(self.steps, "'steps' of Descent", 1)
+        check_int(self.steps, "'steps' of Descent", 1)
         if not 0 < self.probability < 1:
             raise SettingError(f"The 'probability' of Descent must be in (0, 1). Got {self.probability!r} instead.")
         if not 0 < self.step < math.inf:
@@ -64,7 +64,7 @@ class GradientSearch(Explainer):
         model: The model whose decision counts.
         threshold: Of the decision.
         survival: The share of models that is promised.
-        n_fresh: Hypotheses set aside for certificates.
+        n_test: Hypotheses set aside for certificates.
         device: Where hypotheses are asked.
         random_state: Seed.
     """
@@ -80,12 +80,12 @@ class GradientSearch(Explainer):
         model: Model | None = None,
         threshold: float | None = None,
         survival: float = 0.99,
-        n_fresh: int | None = None,
+        n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
     ) -> None:
         super().__init__(
-            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_fresh=n_fresh,
+            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_test=n_test,
             device=device, random_state=random_state,
         )  # fmt: skip
         self.descent = descent
@@ -96,22 +96,22 @@ class GradientSearch(Explainer):
         return self.descent or self.usual
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
-        if not self.teachers_.differentiable:
+        if not self.judges_.differentiable:
             raise SettingError(
                 f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
                 " which learns from students of them, or a method that only looks at rows:"
                 " avcg.baselines.nearest.RobustNeighbour."
             )
 
-    def _candidates(self, question: Question) -> Tensor:
-        found = self._search(question, start_of(question))
-        return settled(question, found).expand(question.n, *question.x.shape)
+    def _candidates(self, query: Query) -> Tensor:
+        found = self._search(query, start_of(query))
+        return settled(query, found).expand(query.n, *query.x.shape)
 
-    def _search(self, question: Question, raw: Tensor) -> Tensor:
+    def _search(self, query: Query, raw: Tensor) -> Tensor:
         """(B, *event) what relaxes to answers, each row moved until it is done."""
         raw, memory = raw.clone(), torch.zeros(2, *raw.shape)
-        alive = torch.nonzero(~self._done(question, settled(question, raw))).flatten()
-        some = question.take(alive)
+        alive = torch.nonzero(~self._done(query, settled(query, raw))).flatten()
+        some = query.take(alive)
         with progress(f"Searching ({type(self).__name__})", self.effort.steps) as advance:
             for step in range(1, self.effort.steps + 1):
                 if not len(alive):
@@ -122,12 +122,12 @@ class GradientSearch(Explainer):
                 done = self._done(some, settled(some, raw[alive])) | (slope == 0).flatten(1).all(dim=1)
                 if bool(done.any()):
                     alive = alive[~done]
-                    some = question.take(alive)
+                    some = query.take(alive)
         return raw
 
     def _move(
         self,
-        question: Question,  # noqa: ARG002  others look at it
+        query: Query,  # noqa: ARG002  others look at it
         raw: Tensor,
         slope: Tensor,
         memory: Tensor,
@@ -139,33 +139,33 @@ class GradientSearch(Explainer):
         mean, square = first / (1 - _FIRST**step), second / (1 - _SECOND**step)
         return raw - self.effort.step * mean / (square.sqrt() + _TINY), torch.stack([first, second])
 
-    def _slope(self, question: Question, raw: Tensor, step: int) -> Tensor:
+    def _slope(self, query: Query, raw: Tensor, step: int) -> Tensor:
         """The gradient of the loss in what the search moves."""
         raw = raw.requires_grad_()
-        moved = question.space.relax(raw, question.x)
-        loss = self._loss(question, moved, step).sum()
+        moved = query.space.relax(raw, query.x)
+        loss = self._loss(query, moved, step).sum()
         (slope,) = torch.autograd.grad(loss, raw)
         return slope
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:
         """(B,) what is minimised."""
         raise NotImplementedError
 
     @torch.no_grad()
-    def _done(self, question: Question, x_cf: Tensor) -> Tensor:
+    def _done(self, query: Query, x_cf: Tensor) -> Tensor:
         """(B,) whether the target is likely enough, beyond the line of the decision."""
-        return log_odds(mean_log_prob(self._asked(), x_cf, question.target)) >= self._needed(question)
+        return log_odds(mean_log_prob(self._asked(), x_cf, query.target)) >= self._needed(query)
 
-    def _needed(self, question: Question) -> Tensor:
+    def _needed(self, query: Query) -> Tensor:
         """(B,) the log-odds from which a row is done."""
         level = math.log(self.effort.probability / (1 - self.effort.probability))
-        needed = self.decider_.log_odds_at_line(question.target) + level
-        asked = question.min_prob
+        needed = self.decider_.log_odds_at_line(query.target) + level
+        asked = query.min_prob
         return needed if asked is None else needed.clamp(min=math.log(asked / (1 - asked)))
 
     def _asked(self) -> Predictors:
         """The hypotheses that the method looks at: the teachers, unless it trusts one model."""
-        return self.teachers_
+        return self.judges_
 
 
 class Wachter(GradientSearch):
@@ -177,10 +177,10 @@ class Wachter(GradientSearch):
 
     usual = Descent(steps=500, step=0.01, probability=0.5, proximity=0.1)
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:
         weight = self.effort.proximity * 0.5 ** (step // 50)
-        shortfall = -mean_log_prob(self._asked(), x_cf, question.target)
-        return shortfall + weight * question.space.distance(x_cf, question.x)
+        shortfall = -mean_log_prob(self._asked(), x_cf, query.target)
+        return shortfall + weight * query.space.distance(x_cf, query.x)
 
     def _asked(self) -> Predictors:
         return self.decider_.predictors
@@ -194,9 +194,9 @@ class Batten(GradientSearch):
 
     usual = Descent(steps=500, step=0.05, probability=0.52, proximity=0.1)
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        shortfall = -mean_log_prob(self._asked(), x_cf, question.target)
-        return shortfall + self.effort.proximity * question.space.distance(x_cf, question.x)
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
+        shortfall = -mean_log_prob(self._asked(), x_cf, query.target)
+        return shortfall + self.effort.proximity * query.space.distance(x_cf, query.x)
 
 
 class QUCE(GradientSearch):
@@ -217,10 +217,10 @@ class QUCE(GradientSearch):
         super()._fit(x, y, rng)
         self.vae_ = fit_vae(self.space_, x, torch.zeros(len(x), dtype=torch.long), 1, rng, self._torch_device())
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        likely = mean_log_prob(self._asked(), x_cf, question.target).exp()
-        near = ((x_cf - question.x).flatten(1).square().sum(dim=1) + 1e-12).sqrt()
-        error, divergence = vae_terms(self.vae_, question.space, x_cf, torch.zeros_like(question.target), None)
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
+        likely = mean_log_prob(self._asked(), x_cf, query.target).exp()
+        near = ((x_cf - query.x).flatten(1).square().sum(dim=1) + 1e-12).sqrt()
+        error, divergence = vae_terms(self.vae_, query.space, x_cf, torch.zeros_like(query.target), None)
         strange = error / x_cf[0].numel() + divergence
         return (likely - self._aim).square() + self.effort.proximity * near + self._strangeness * strange
 
@@ -235,26 +235,26 @@ class EntropicSearch(GradientSearch):
     usual = Descent(steps=500, step=0.02, probability=0.5, proximity=0.0)
     _temper = 10.0
 
-    def _candidates(self, question: Question) -> Tensor:
+    def _candidates(self, query: Query) -> Tensor:
         wachter = Wachter(self.hypotheses)  # as usual; the descent is of what comes after
         wachter.decider_ = self.decider_
-        found = self._search(question, wachter._search(question, start_of(question)))
-        return settled(question, found).expand(question.n, *question.x.shape)
+        found = self._search(query, wachter._search(query, start_of(query)))
+        return settled(query, found).expand(query.n, *query.x.shape)
 
-    def _risk(self, question: Question, x_cf: Tensor) -> Tensor:
-        log_p = target_log_probs(self.teachers_, x_cf[None], question.target)[:, 0]
-        shares = self.teachers_.weights.log().to(x_cf)[:, None]
+    def _risk(self, query: Query, x_cf: Tensor) -> Tensor:
+        log_p = target_log_probs(self.judges_, x_cf[None], query.target)[:, 0]
+        shares = self.judges_.weights.log().to(x_cf)[:, None]
         return torch.logsumexp(self._temper * (1.0 - log_p.exp()) + shares, dim=0) / self._temper
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        near = self.effort.proximity * question.space.distance(x_cf, question.x)
-        return self._risk(question, x_cf) + near
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
+        near = self.effort.proximity * query.space.distance(x_cf, query.x)
+        return self._risk(query, x_cf) + near
 
     @torch.no_grad()
-    def _done(self, question: Question, x_cf: Tensor) -> Tensor:
-        content = self._risk(question, x_cf) <= 1.0 - self.effort.probability
-        in_force = self.decider_.probabilities(x_cf)
-        return content & self.decider_.valid(in_force, question.target, question.min_prob)
+    def _done(self, query: Query, x_cf: Tensor) -> Tensor:
+        content = self._risk(query, x_cf) <= 1.0 - self.effort.probability
+        deployed = self.decider_.probabilities(x_cf)
+        return content & self.decider_.valid(deployed, query.target, query.min_prob)
 
 
 class Schut(GradientSearch):
@@ -271,15 +271,15 @@ class Schut(GradientSearch):
 
     def _move(
         self,
-        question: Question,
+        query: Query,
         raw: Tensor,
         slope: Tensor,
         memory: Tensor,
         step: int,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        space = question.space
+        space = query.space
         step_of = -torch.where(space.is_logit, 1.0, self.effort.step) * slope.sign()
-        inside = torch.where(space.is_logit, raw + step_of, space.relax(raw + step_of, question.x))
+        inside = torch.where(space.is_logit, raw + step_of, space.relax(raw + step_of, query.x))
         # A column at its bound has nowhere to go, however steep.
         able = ((inside - raw).abs() > _TINY) & (memory[0] < self._times)
         steep = torch.where(able, slope.abs(), 0.0).flatten(1)
@@ -287,19 +287,19 @@ class Schut(GradientSearch):
         moved = torch.where((chosen > 0) & able, inside, raw)
         return moved, torch.stack([memory[0] + chosen, memory[1]])
 
-    def _loss(self, question: Question, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        return -mean_log_prob(self._asked(), x_cf, question.target)
+    def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
+        return -mean_log_prob(self._asked(), x_cf, query.target)
 
 
-def start_of(question: Question) -> Tensor:
+def start_of(query: Query) -> Tensor:
     """(B, *event) what relaxes to the factual: its numbers as they are, its categories likelier than others."""
-    return torch.where(question.space.is_logit, STAY * question.x, question.x)
+    return torch.where(query.space.is_logit, STAY * query.x, query.x)
 
 
 @torch.no_grad()
-def settled(question: Question, raw: Tensor) -> Tensor:
+def settled(query: Query, raw: Tensor) -> Tensor:
     """(B, *event) feasible answers."""
-    return question.space.settle(raw, question.x)
+    return query.space.finalize(raw, query.x)
 
 
 def mean_log_prob(predictors: Predictors, x_cf: Tensor, target: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from avcg.explainers.base import Explainer
-from avcg.method.query import Question
-from avcg.method.reference_set import Bank
+from avcg.method.query import Query
+from avcg.method.reference_set import ReferenceSet
 
 # Nearest rows looked at before a search is given up.
 _LOOKED_AT = 50
@@ -25,9 +25,9 @@ class ClassMean(Explainer):
             [x[labels == label].mean(dim=0) if (labels == label).any() else none for label in range(len(self.classes_))]
         )
 
-    def _candidates(self, question: Question) -> Tensor:
-        wanted = self.means_[question.target]
-        return question.space.project(wanted, question.x).expand(question.n, *question.x.shape)
+    def _candidates(self, query: Query) -> Tensor:
+        wanted = self.means_[query.target]
+        return query.space.project(wanted, query.x).expand(query.n, *query.x.shape)
 
 
 class NearestUnlike(Explainer):
@@ -42,27 +42,27 @@ class NearestUnlike(Explainer):
         for label in range(len(self.classes_)):
             mine = (decided == label) & (least[:, label] > _SURE if self._robust else True)
             rows.append(x[mine & (y == label) if y is not None else mine])
-        self.bank_ = Bank(rows)
+        self.reference_set_ = ReferenceSet(rows)
 
     def _least(self, x: Tensor) -> Tensor:
         """(N, C) the lowest probability that any teacher gives."""
         with torch.no_grad():
-            return self.teachers_.log_probs(x).amin(dim=0).exp()
+            return self.judges_.log_probs(x).amin(dim=0).exp()
 
-    def _candidates(self, question: Question) -> Tensor:
-        count = max(question.n, _LOOKED_AT if self._robust else 1)
-        result = self.bank_.neighbours(question.space, question.x, question.target, count)
-        return self._first_sure(question, result) if self._robust else result
+    def _candidates(self, query: Query) -> Tensor:
+        count = max(query.n, _LOOKED_AT if self._robust else 1)
+        result = self.reference_set_.neighbours(query.space, query.x, query.target, count)
+        return self._first_sure(query, result) if self._robust else result
 
-    def _first_sure(self, question: Question, candidates: Tensor) -> Tensor:
+    def _first_sure(self, query: Query, candidates: Tensor) -> Tensor:
         """(n, B, *event) the nearest that are still sure with frozen values put back; the factual where none is."""
         least = self._least(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])
-        wanted = question.target.expand(len(candidates), -1)[..., None]
+        wanted = query.target.expand(len(candidates), -1)[..., None]
         sure = least.gather(-1, wanted)[..., 0] > _SURE
-        order = sure.to(torch.int8).argsort(dim=0, descending=True, stable=True)[: question.n]
-        everyone = torch.arange(len(question.x))
-        kept = sure[order, everyone].view(*order.shape, *[1] * (question.x.dim() - 1))
-        return torch.where(kept, candidates[order, everyone], question.x)
+        order = sure.to(torch.int8).argsort(dim=0, descending=True, stable=True)[: query.n]
+        everyone = torch.arange(len(query.x))
+        kept = sure[order, everyone].view(*order.shape, *[1] * (query.x.dim() - 1))
+        return torch.where(kept, candidates[order, everyone], query.x)
 
 
 class RobustNeighbour(NearestUnlike):

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from avcg.batch.chunks import ArrowPiece, TextPiece, readings_of, typed
 from avcg.batch.columns import Answered
 from avcg.batch.parsing import check_columns, label_of
-from avcg.errors import ArtefactError, DataError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.errors import ArtefactError, DataError, SettingError, check_int, did_you_mean, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artefact import about, load
@@ -32,7 +32,7 @@ TOGETHER, TILE = 4096, 64
 
 
 @dataclass(frozen=True)
-class Wish:
+class QueryOptions:
     """What is asked of every row.
 
     Attributes:
@@ -61,7 +61,7 @@ class Wish:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        whole(self.n, "'n' of Wish", 1)
+        check_int(self.n, "'n' of Wish", 1)
         if self.vary is not None:
             if isinstance(self.vary, str):
                 raise SettingError(f"The 'vary' of Wish must be a list of columns. Got {self.vary!r} instead.")
@@ -69,9 +69,9 @@ class Wish:
         if self.min_prob is not None and not 0 < self.min_prob < 1:
             raise SettingError(f"The 'min_prob' of Wish must be in (0, 1). Got {self.min_prob!r} instead.")
         if self.max_changes is not None:
-            whole(self.max_changes, "'max_changes' of Wish", 1)
+            check_int(self.max_changes, "'max_changes' of Wish", 1)
         if self.seed is not None:
-            whole(self.seed, "'seed' of Wish", 0)
+            check_int(self.seed, "'seed' of Wish", 0)
         if not isinstance(self.refine, bool):
             raise SettingError(f"The 'refine' of Wish must be True or False. Got {self.refine!r} instead.")
 
@@ -109,7 +109,7 @@ class Totals:
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class StoredExplainer:
     """A stored explainer of tables.
 
     Attributes:
@@ -133,7 +133,7 @@ def digest_of(path: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def opened(path: str, digest: str) -> Opened:
+def opened(path: str, digest: str) -> StoredExplainer:
     """An artefact, read once in a process.
 
     Args:
@@ -149,7 +149,7 @@ def opened(path: str, digest: str) -> Opened:
         raise ArtefactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
     if not isinstance(explainer.space_, TabularSpace):
         raise SettingError(f"{path} is about images, and only tables are answered here. Use it from Python.")
-    return Opened(explainer, explainer.space_, noted)
+    return StoredExplainer(explainer, explainer.space_, noted)
 
 
 class Answerer:
@@ -157,7 +157,7 @@ class Answerer:
 
     Args:
         artefact: The explainer.
-        wish: What is asked of every row.
+        options: What is asked of every row.
 
     Attributes:
         target: The outcome wanted.
@@ -167,15 +167,15 @@ class Answerer:
         AvcgError: If the wish cannot be meant.
     """
 
-    def __init__(self, artefact: Opened, wish: Wish) -> None:
-        self._explainer, self._space, self._wish = artefact.explainer, artefact.space, wish
-        if wish.seed is not None:
+    def __init__(self, artefact: StoredExplainer, options: QueryOptions) -> None:
+        self._explainer, self._space, self._wish = artefact.explainer, artefact.space, options
+        if options.seed is not None:
             self._explainer = copy.copy(artefact.explainer)  # which others use as well
-            self._explainer.random_state = wish.seed
-        self.target = _target(self._explainer.classes_.tolist(), wish, artefact.noted)
+            self._explainer.random_state = options.seed
+        self.target = _target(self._explainer.classes_.tolist(), options, artefact.noted)
         self.readings = readings_of(self._space.schema, artefact.noted.get("dtypes", {}))
-        check_columns("The 'vary' of Wish", wish.vary or (), self._space.schema.names)
-        self._space.restrict(wish.vary, wish.ranges, wish.max_changes)  # whatever is wrong with it is said now
+        check_columns("The 'vary' of Wish", options.vary or (), self._space.schema.names)
+        self._space.restrict(options.vary, options.ranges, options.max_changes)  # whatever is wrong with it is said now
 
     def check(self, columns: Sequence[str], name: str) -> None:
         """Whether a table has every column, and none twice.
@@ -229,16 +229,16 @@ class Answerer:
             raise DataError(f"{piece.name}: {error}") from None
 
     def _together(self, rows: pd.DataFrame) -> Counterfactuals:
-        wish = self._wish
+        options = self._wish
         return self._explainer.generate(
             rows,
             self.target,
-            n=wish.n,
-            vary=wish.vary,
-            ranges=wish.ranges,
-            min_prob=wish.min_prob,
-            max_changes=wish.max_changes,
-            refine=wish.refine,
+            n=options.n,
+            vary=options.vary,
+            ranges=options.ranges,
+            min_prob=options.min_prob,
+            max_changes=options.max_changes,
+            refine=options.refine,
         )
 
     def _denied(self, rows: pd.DataFrame, codes: torch.Tensor) -> Positions:
@@ -246,7 +246,7 @@ class Answerer:
         target = self._explainer.classes_.tolist().index(self.target)
         has_it: list[Flags] = []
         for group, count in _groups(np.arange(len(rows))):
-            decider = self._explainer.decider_.seeing(rows.iloc[group])
+            decider = self._explainer.decider_.bind_rows(rows.iloc[group])
             found, wanted = decider.probabilities(codes[group]), torch.full((len(group),), target)
             has_it.append(np.asarray(decider.valid(found, wanted, self._wish.min_prob))[:count])
         return np.flatnonzero(~np.concatenate(has_it))
@@ -259,10 +259,10 @@ def _groups(places: Positions) -> Iterator[tuple[Positions, int]]:
         yield np.pad(some, (0, -len(some) % TILE), mode="edge"), len(some)
 
 
-def _target(classes: list[Any], wish: Wish, noted: Mapping[str, Any]) -> Any:
-    if wish.target is not None:
-        same = [label for label in classes if label == wish.target]
-        return same[0] if same else label_of("The 'target' of Wish", str(wish.target), classes)
+def _target(classes: list[Any], options: QueryOptions, noted: Mapping[str, Any]) -> Any:
+    if options.target is not None:
+        same = [label for label in classes if label == options.target]
+        return same[0] if same else label_of("The 'target' of Wish", str(options.target), classes)
     if "positive" not in noted:
         raise SettingError(
             "This artefact does not say which outcome is wanted. Name it with the 'target' of Wish."

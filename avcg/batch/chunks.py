@@ -35,7 +35,7 @@ _WANTED = {
 }
 
 
-class Piece(Protocol):
+class Chunk(Protocol):
     """Some rows of a file, one after the other.
 
     Attributes:
@@ -216,7 +216,7 @@ def _series(values: list[Any], reading: Reading) -> pd.Series[Any]:
     return pd.Series(values, dtype="bool" if reading == "flag" and not gaps else object)
 
 
-def _refuse(piece: Piece, i: int, name: str, reading: Reading, text: object) -> NoReturn:
+def _refuse(piece: Chunk, i: int, name: str, reading: Reading, text: object) -> NoReturn:
     raise DataError(f"{piece.where(i)}: column {name!r} should be {_WANTED[reading]}. Got {text!r}.")
 
 
@@ -252,7 +252,7 @@ def _reading(feature: Feature, dtype: str) -> Reading:
     return "whole" if all(isinstance(value, int) for value in feature.categories) else "decimal"
 
 
-def typed(piece: Piece, schema: Schema, readings: Mapping[str, Reading]) -> pd.DataFrame:
+def typed(piece: Chunk, schema: Schema, readings: Mapping[str, Reading]) -> pd.DataFrame:
     """The columns of a schema as values, under the positions of the rows in the file.
 
     Raises:
@@ -268,7 +268,7 @@ def typed(piece: Piece, schema: Schema, readings: Mapping[str, Reading]) -> pd.D
     return pd.DataFrame(columns)
 
 
-def _check(piece: Piece, feature: Feature, column: pd.Series[Any]) -> None:
+def _check(piece: Chunk, feature: Feature, column: pd.Series[Any]) -> None:
     gaps = column.isna().to_numpy()
     if feature.missing == "error" and gaps.any():
         raise DataError(

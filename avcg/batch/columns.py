@@ -13,7 +13,7 @@ from avcg.batch.chunks import ArrowPiece, Reading, TextPiece, arrow, plain_array
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions
-from avcg.space.serialize import plain
+from avcg.space.serialize import to_json
 
 # How an answer went, with the type that parquet gives it.
 OWN = {
@@ -85,7 +85,7 @@ class Answered:
             before = self.found.factuals[name].iloc[at // self.found.n].tolist()
             after = self.found.answers[name].iloc[at].tolist()
             for i, old, new in zip(at, before, after, strict=True):
-                result[i][name] = plain(old), plain(new)
+                result[i][name] = to_json(old), to_json(new)
         return result
 
     def changed(self, name: str) -> Positions:
@@ -106,7 +106,7 @@ class Answered:
             at = self.changed(name)
             new = self.found.answers[name].iloc[at].tolist() if len(at) else []
             for i, value in zip(at, new, strict=True):
-                texts[i] = _like(texts[i], plain(value))
+                texts[i] = _like(texts[i], to_json(value))
             result[name] = texts
         return result
 
@@ -138,12 +138,12 @@ class Answered:
         """A column of a parquet file with the changed cells replaced."""
         assert isinstance(self.piece, ArrowPiece)
         pa, at = arrow(), self.changed(name)
-        whole = self.piece.table.column(name).take(pa.array(self.each))
+        check_int = self.piece.table.column(name).take(pa.array(self.each))
         if not len(at):
-            return whole.combine_chunks()
-        array, mask = plain_array(whole), np.zeros(len(whole), bool)
+            return check_int.combine_chunks()
+        array, mask = plain_array(check_int), np.zeros(len(check_int), bool)
         mask[at] = True
-        new = [plain(value) for value in self.found.answers[name].iloc[at].tolist()]
+        new = [to_json(value) for value in self.found.answers[name].iloc[at].tolist()]
         try:
             cells = pa.array(new).cast(array.type)
         except pa.ArrowException as error:
@@ -151,7 +151,7 @@ class Answered:
                 f"{self.piece.name}: column {name!r} is of type {array.type} and cannot hold its answers: {error}"
             ) from None
         result = pa.compute.replace_with_mask(array, pa.array(mask), cells)
-        return result if result.type == whole.type else result.cast(whole.type)
+        return result if result.type == check_int.type else result.cast(check_int.type)
 
 
 def written(value: Any) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.batch.answerer import Wish
+from avcg.batch.answerer import QueryOptions
 from avcg.batch.chunks import arrow
 from avcg.batch.columns import OWN, own_names
 from avcg.batch.partition import PartitionExplainer
-from avcg.errors import MissingExtraError, SettingError, whole
+from avcg.errors import MissingExtraError, SettingError, check_int
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +22,7 @@ BATCH = 10_000  # rows that an actor answers at a time
 def explain_ray(
     dataset: Dataset,
     artefact: str | Path,
-    wish: Wish | None = None,
+    options: QueryOptions | None = None,
     *,
     workers: int | None = None,
     batch: int = BATCH,
@@ -35,7 +35,7 @@ def explain_ray(
     Args:
         dataset: Of rows; columns that the model does not read are carried along.
         artefact: The folder of a stored explainer, under the same path on every machine.
-        wish: What is asked of every row; None: what the artefact was fitted for.
+        options: What is asked of every row; None: what the artefact was fitted for.
         workers: Actors, each on one processor; None: as many as Ray sees fit.
         batch: Rows that an actor answers at a time.
 
@@ -52,8 +52,8 @@ def explain_ray(
         raise MissingExtraError("ray", "ray", "Answering on Ray") from None
     if not isinstance(dataset, Dataset):
         raise SettingError(f"The 'dataset' of explain_ray must be one of Ray Data. Got a {type(dataset).__name__}.")
-    whole(batch, "'batch' of explain_ray", 1)
-    explainer = PartitionExplainer(str(artefact), wish or Wish())
+    check_int(batch, "'batch' of explain_ray", 1)
+    explainer = PartitionExplainer(str(artefact), options or QueryOptions())
     explainer.answerer()  # what is wrong with the wish is said before anything is started
     known = dataset.schema()
     if known is not None:  # of an empty dataset nobody knows it
@@ -69,13 +69,13 @@ def explain_ray(
     how: dict[str, Any] = {"batch_size": batch, "batch_format": "pyarrow"}
     if workers is None:
         return dataset.map_batches(Actor, num_cpus=1, **how)
-    pool = ActorPoolStrategy(size=whole(workers, "'workers' of explain_ray", 1))
+    pool = ActorPoolStrategy(size=check_int(workers, "'workers' of explain_ray", 1))
     # Actors come first: if they took every processor, nothing would ever be read for them.
     there = float(cluster_resources().get("CPU", 1.0))
     return dataset.map_batches(Actor, compute=pool, num_cpus=min(1.0, max(there - 1, there / 2) / workers), **how)
 
 
-def explain_spark(frame: DataFrame, artefact: str | Path, wish: Wish | None = None) -> DataFrame:
+def explain_spark(frame: DataFrame, artefact: str | Path, options: QueryOptions | None = None) -> DataFrame:
     """Answer a DataFrame of Spark, lazily as all of it.
 
     Batches go through `PartitionExplainer` in Arrow (``mapInArrow``): pandas would make fractions of whole numbers with
@@ -84,7 +84,7 @@ def explain_spark(frame: DataFrame, artefact: str | Path, wish: Wish | None = No
     Args:
         frame: Of rows; columns that the model does not read are carried along.
         artefact: The folder of a stored explainer, under the same path on every machine.
-        wish: What is asked of every row; None: what the artefact was fitted for.
+        options: What is asked of every row; None: what the artefact was fitted for.
 
     Returns:
         A frame with the same columns and those of the answers.
@@ -98,7 +98,7 @@ def explain_spark(frame: DataFrame, artefact: str | Path, wish: Wish | None = No
         raise MissingExtraError("pyspark", "spark", "Answering on Spark") from None
     if not hasattr(frame, "mapInArrow"):
         raise SettingError(f"The 'frame' of explain_spark must be a DataFrame of Spark. Got a {type(frame).__name__}.")
-    explainer = PartitionExplainer(str(artefact), wish or Wish())
+    explainer = PartitionExplainer(str(artefact), options or QueryOptions())
     explainer.schema(frame.limit(0).toArrow().schema, "the frame")
     kinds = {"int64": LongType, "float64": DoubleType, "string": StringType}
     own = own_names(frame.columns, numbered=False)

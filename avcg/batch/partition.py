@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.answerer import Answerer, Totals, Wish, digest_of, opened
+from avcg.batch.answerer import Answerer, QueryOptions, Totals, digest_of, opened
 from avcg.batch.chunks import ArrowPiece, arrow
 from avcg.batch.columns import Layout
 from avcg.errors import SettingError
@@ -29,7 +29,7 @@ class PartitionExplainer:
 
     Args:
         artefact: The folder of a stored explainer.
-        wish: What is asked of every row.
+        options: What is asked of every row.
 
     Attributes:
         digest: What tells the artefact from any other.
@@ -39,7 +39,7 @@ class PartitionExplainer:
     """
 
     artefact: str
-    wish: Wish = field(default_factory=Wish)
+    options: QueryOptions = field(default_factory=QueryOptions)
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class PartitionExplainer:
         Raises:
             AvcgError: If the artefact cannot be opened or is another one by now, or the wish cannot be meant.
         """
-        return Answerer(opened(self.artefact, self.digest), self.wish)
+        return Answerer(opened(self.artefact, self.digest), self.options)
 
     def numbered(self, piece: ArrowPiece) -> tuple[Any, Totals]:
         """Answers to a piece of a file, each with the place of its row there, and what there was to do."""

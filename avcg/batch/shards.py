@@ -11,13 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.answerer import Totals, Wish
+from avcg.batch.answerer import QueryOptions, Totals
 from avcg.batch.chunks import arrow
 from avcg.batch.columns import Layout
 from avcg.batch.parquet import ParquetAnswers, read_note, whole_file
 from avcg.batch.partition import PartitionExplainer
 from avcg.batch.readers import ParquetRows
-from avcg.errors import AvcgError, DataError, SettingError, enumerate_some, whole
+from avcg.errors import AvcgError, DataError, SettingError, check_int, enumerate_some
 from avcg.files import write_whole
 from avcg.io.folder import as_read
 
@@ -29,7 +29,7 @@ def explain_shards(
     rows: str | Path | Sequence[str | Path],
     out: str | Path,
     artefact: str | Path,
-    wish: Wish | None = None,
+    options: QueryOptions | None = None,
     *,
     workers: int = 2,
     chunk: int = CHUNK,
@@ -44,7 +44,7 @@ def explain_shards(
         rows: A folder, with those in it, or files.
         out: The folder to write to; made where there is none.
         artefact: The folder of a stored explainer.
-        wish: What is asked of every row; None: what the artefact was fitted for.
+        options: What is asked of every row; None: what the artefact was fitted for.
         workers: Processes, each with one thread and one file at a time.
         chunk: Rows that each holds in memory at a time.
 
@@ -54,7 +54,7 @@ def explain_shards(
     Raises:
         AvcgError: If something is missing or does not fit, the folder is in use, or a worker was killed.
     """
-    shards = Shards.of(rows, out, PartitionExplainer(str(artefact), wish or Wish()))
+    shards = Shards.of(rows, out, PartitionExplainer(str(artefact), options or QueryOptions()))
     totals = Totals()
     for each in shards.answered(workers, chunk):
         totals.add(each)
@@ -97,7 +97,7 @@ class Shards:
             workers: Processes.
             chunk: Rows that each holds in memory at a time.
         """
-        whole(workers, "'workers'", 1)
+        check_int(workers, "'workers'", 1)
         found = {name: self._finished(name) for name in self.files}
         missing = [name for name, totals in found.items() if totals is None]
         total = Totals()
@@ -121,7 +121,7 @@ class Shards:
         """What answers depend on."""
         found = self.files[name].stat()
         rows = {"name": name, "bytes": found.st_size, "changed": found.st_mtime_ns}
-        return as_read({"rows": rows, "artefact": self.explainer.digest, "wish": asdict(self.explainer.wish)})
+        return as_read({"rows": rows, "artefact": self.explainer.digest, "wish": asdict(self.explainer.options)})
 
     def _finished(self, name: str) -> Totals | None:
         """What was done for a file; None where there is something to do."""
@@ -138,7 +138,7 @@ class Shards:
         inside = rows is not None and (here == rows.resolve() or rows.resolve() in here.parents)
         if inside or any(here == file.resolve().parent for file in self.files.values()):
             raise SettingError(f"Answers cannot go where the rows are. Give another folder than {self.out}.")
-        ours = as_read({"artefact": self.explainer.digest, "wish": asdict(self.explainer.wish)})
+        ours = as_read({"artefact": self.explainer.digest, "wish": asdict(self.explainer.options)})
         for found in _tables(self.out) if self.out.is_dir() else ():
             name = found.relative_to(self.out).as_posix()
             note = read_note(found)
@@ -235,13 +235,13 @@ def _files(rows: str | Path | Sequence[str | Path]) -> dict[str, Path]:
     """Files of rows by the names of their answers."""
     arrow()
     if isinstance(rows, (list, tuple)):
-        given = [Path(one) for one in rows]
-        absent = [str(one) for one in given if not one.is_file()]
+        from_models = [Path(one) for one in rows]
+        absent = [str(one) for one in from_models if not one.is_file()]
         if absent:
             raise DataError(f"There is no file {enumerate_some(absent)}.")
-        named = {one.name: one for one in given}
-        if len(named) < len(given):
-            twice = next(name for name, count in Counter(one.name for one in given).items() if count > 1)
+        named = {one.name: one for one in from_models}
+        if len(named) < len(from_models):
+            twice = next(name for name, count in Counter(one.name for one in from_models).items() if count > 1)
             raise DataError(f"Two files of rows are called {twice!r}, and so would their answers be. Rename one.")
     else:
         folder = Path(str(rows))

@@ -18,7 +18,7 @@ from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import Certificate
-from avcg.space.serialize import plain
+from avcg.space.serialize import to_json
 
 MOST_JSON = 200_000  # rows of answers that are put together in memory
 
@@ -131,9 +131,9 @@ def records(block: Answered) -> Iterator[str]:
     values = {name: found.answers[name].tolist() for name in found.answers}
     carried = {name: block.carried(name) for name in block.names if name not in values}
     for i, changes in enumerate(block.changes):
-        line = {name: plain(column[i]) for name, column in own.items()}
-        line["target"] = plain(found.target[i // found.n])
+        line = {name: to_json(column[i]) for name, column in own.items()}
+        line["target"] = to_json(found.target[i // found.n])
         line["changes"] = {name: list(change) for name, change in changes.items()}
-        line["values"] = {name: plain(column[i]) for name, column in values.items()}
-        line["carried"] = {name: plain(column[i]) for name, column in carried.items()}
+        line["values"] = {name: to_json(column[i]) for name, column in values.items()}
+        line["carried"] = {name: to_json(column[i]) for name, column in carried.items()}
         yield json.dumps(line, allow_nan=False, default=str)

@@ -22,12 +22,12 @@ Make = Callable[[Method, HypothesisDistribution, int | None, str, int], Explaine
 
 def _generator(base: Callable[[], Recipe]) -> Make:
     def make(
-        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
+        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
     ) -> Explainer:
         _refuse(method, "descent")
         recipe = changed_recipe(base(), method)
         return AVCG(
-            hypotheses, survival=method.survival, recipe=recipe, n_fresh=n_fresh, device=device, random_state=seed
+            hypotheses, survival=method.survival, recipe=recipe, n_test=n_test, device=device, random_state=seed
         )
 
     return make
@@ -35,22 +35,22 @@ def _generator(base: Callable[[], Recipe]) -> Make:
 
 def _search(kind: type[GradientSearch]) -> Make:
     def make(
-        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
+        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
     ) -> Explainer:
         _refuse(method, "recipe")
         descent = _changed(kind.usual, method.descent, f"descent of {method.name!r}")
-        return kind(hypotheses, descent=descent, n_fresh=n_fresh, device=device, random_state=seed)
+        return kind(hypotheses, descent=descent, n_test=n_test, device=device, random_state=seed)
 
     return make
 
 
 def _plain(kind: type[Explainer]) -> Make:
     def make(
-        method: Method, hypotheses: HypothesisDistribution, n_fresh: int | None, device: str, seed: int
+        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
     ) -> Explainer:
         _refuse(method, "recipe")
         _refuse(method, "descent")
-        return kind(hypotheses, n_fresh=n_fresh, device=device, random_state=seed)
+        return kind(hypotheses, n_test=n_test, device=device, random_state=seed)
 
     return make
 

@@ -18,7 +18,7 @@ from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.mixture import Mixture
-from avcg.hypotheses.predictors import Predictors, Remote
+from avcg.hypotheses.predictors import OnDevice, Predictors
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retrains import How, retrains
 from avcg.method.decision import Decider
@@ -124,10 +124,10 @@ class Problem:
     def _retrains(self) -> FiniteSet:
         return self._refitted(self.protocol.retrains, "bootstrap", _METHODS)
 
-    def _refitted(self, count: int, how: How, stream: int) -> FiniteSet:
+    def _refitted(self, count: int, resampling: How, stream: int) -> FiniteSet:
         schema = None if isinstance(self.model, Classifier) else self.schema
         return retrains(
-            self.estimator, self.X_train, self.y_train, n=count, how=how, schema=schema,
+            self.estimator, self.X_train, self.y_train, n=count, resampling=resampling, schema=schema,
             random_state=stream + self.seed,
         )  # fmt: skip
 
@@ -146,7 +146,7 @@ class Problem:
         judges, space = self.protocol.judges, self.model.space_
         x, y = space.encode(self.X_train), class_positions(np.asarray(self.y_train), self.model.classes_)
         rng = torch.Generator().manual_seed(_JUDGES + self.seed)
-        surrogates = self._refitted(judges.surrogates, judges.how, _JUDGES).predictors
+        surrogates = self._refitted(judges.surrogates, judges.resampling, _JUDGES).predictors
         bank = MCDropout(self.estimator).sample(judges.masks, generator=rng) if judges.masks else None
         held = {e: self._rashomon(e, judges.candidates, _JUDGES).predictors for e in self.protocol.epsilons}
         shape = x.shape[1:]
@@ -166,7 +166,7 @@ class Problem:
         )
 
     def _placed(self, predictors: Predictors) -> Predictors:
-        return predictors if self.device == "cpu" else Remote(predictors, self.device)
+        return predictors if self.device == "cpu" else OnDevice(predictors, self.device)
 
     def _autoencoders(self, x: Tensor, y: Tensor, rng: torch.Generator) -> ClassAutoencoders:
         classes = range(len(self.model.classes_))

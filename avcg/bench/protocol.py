@@ -39,7 +39,7 @@ class Judges:
 
     Attributes:
         surrogates: Networks trained anew.
-        how: What differs between them: ``"seed"`` or ``"bootstrap"``.
+        resampling: What differs between them: ``"seed"`` or ``"bootstrap"``.
         masks: Of dropout, in the bank whose mean decides on Val; 0: no bank.
         candidates: Masks drawn for each held-out Rashomon set.
         noise: Standard deviation of the errors of NE and R_IC, in codes.
@@ -49,7 +49,7 @@ class Judges:
     """
 
     surrogates: int = 5
-    how: Literal["seed", "bootstrap"] = "seed"
+    resampling: Literal["seed", "bootstrap"] = "seed"
     masks: int = 100
     candidates: int = 200
     noise: float = 0.05

@@ -25,10 +25,10 @@ from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
 from avcg.bench.store import Key, Store, file_name, keys_of
 from avcg.console import progress
-from avcg.errors import MissingExtraError, SettingError, did_you_mean, whole
+from avcg.errors import MissingExtraError, SettingError, check_int, did_you_mean
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.rashomon import RashomonSet
-from avcg.metrics.evaluate import Ask, measure
+from avcg.metrics.evaluate import QueryOptions, measure
 
 _PICTURES = 8  # of each method, stored to be drawn
 Backend = Literal["loky", "ray", "dask"]
@@ -71,7 +71,7 @@ def run(
         SettingError: If there are cells of another version of the protocol, and they are not to be renewed.
         MissingExtraError: If the backend is not installed.
     """
-    workers = whole(workers, "'workers' of run", 1)
+    workers = check_int(workers, "'workers' of run", 1)
     if backend not in get_args(Backend):
         raise SettingError(f"There is no backend {backend!r}. {did_you_mean(backend, get_args(Backend))}")
     protocol = read_protocol(path)
@@ -236,7 +236,7 @@ def _run_cell(
             about["fit_queries"] = problem.asked() - before
         if isinstance(explainer.hypotheses, RashomonSet):
             about["kept"] = len(explainer.hypotheses)
-        ask = Ask(method.answers, method.refine, _one_locked(problem) if method.locked else None)
+        ask = QueryOptions(method.answers, method.refine, _one_locked(problem) if method.locked else None)
         rows = measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
         if problem.protocol.reading == "images" and problem.seed == problem.protocol.seeds[0]:
             _store_pictures(problem, store, key, explainer)
@@ -269,8 +269,8 @@ def _store_pictures(problem: Problem, store: Store, key: Key, explainer: Explain
 def _one_locked(problem: Problem) -> Any:
     """(rows, features) all free but one of each row that could change, at random."""
     space = problem.model.space_
-    free = space.freedom.movable(space.encoding)[0]  # type: ignore[attr-defined]
-    unit = space.freedom.unit  # type: ignore[attr-defined]
+    free = space.feasible.movable(space.encoding)[0]  # type: ignore[attr-defined]
+    unit = space.feasible.unit  # type: ignore[attr-defined]
     locked = np.random.default_rng(problem.seed).choice(np.flatnonzero(free), len(problem.X))
     return unit[None, :] != unit[locked][:, None]
 

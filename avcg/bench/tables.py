@@ -245,10 +245,10 @@ def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
     Returns:
         Columns dataset, coverage, valid, survival, L1, columns, yNN and the ratios.
     """
-    told = rows.where(rows["coverage"] > 0)
+    delivered = rows.where(rows["coverage"] > 0)
     figures = ["valid", "CMV", "L1", "columns", "yNN"]
     keys = [rows["dataset"], rows["seed"], rows["method"]]
-    means = told[figures].groupby(keys).mean().join(rows["coverage"].groupby(keys).mean())
+    means = delivered[figures].groupby(keys).mean().join(rows["coverage"].groupby(keys).mean())
     lines = []
     for dataset in rows["dataset"].unique():
         of = {name: part.droplevel("method") for name, part in means.loc[dataset].groupby("method")}

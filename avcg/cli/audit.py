@@ -49,16 +49,16 @@ def audit_answers(
     from avcg.auditing.audit import audit, read_answers
     from avcg.models.black_box import BlackBox
 
-    told = read_answers(answers)
+    delivered = read_answers(answers)
     stored = _stored(model)
     models: dict[str, Any] = {path: stored.get(path, path) for path in model}
     if classes is not None:
         if len(stored) == len(models):
             raise SettingError("--classes names the outcomes of ONNX files. A folder knows its own: leave it out.")
-        labels = _labels(classes, told.target)
-        models |= {path: BlackBox(path, told.answers, classes=labels) for path in model if path not in stored}
+        labels = _labels(classes, delivered.target)
+        models |= {path: BlackBox(path, delivered.answers, classes=labels) for path in model if path not in stored}
     rule = _rule(stored) if threshold is None else threshold
-    found = audit(told, models, recourse=next(iter(stored.values()), None), threshold=rule)
+    found = audit(delivered, models, recourse=next(iter(stored.values()), None), threshold=rule)
     text = found.to_json(by) if as_json else None
     shown = [] if as_json else _tables(found, by)
     if target is not None:

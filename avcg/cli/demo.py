@@ -20,7 +20,7 @@ from avcg.explainers.records import Option, at_least
 from avcg.files import write_whole
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
-from avcg.io.onnx import lacking
+from avcg.io.onnx import missing_dependency
 from avcg.method.recipe import Recipe
 from avcg.metrics.functional import columns_changed, distance_to_rows, l1_distance
 from avcg.models.adapter import class_positions
@@ -54,8 +54,8 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str
     about = datasets.about("breast_cancer")["title"]
     console.print(f"\n[bold]{about}[/bold]: {len(data)} rows, {len(data.X.columns)} columns, none of them frozen\n")
     model = Classifier(schema=data.schema, random_state=seed).fit(train.X, train.y)
-    hypotheses = retrains(model, train.X, train.y, n=40, how="bootstrap", random_state=seed)
-    judges = retrains(model, train.X, train.y, n=10, how="bootstrap", random_state=seed + 1).predictors
+    hypotheses = retrains(model, train.X, train.y, n=40, resampling="bootstrap", random_state=seed)
+    judges = retrains(model, train.X, train.y, n=10, resampling="bootstrap", random_state=seed + 1).predictors
     started = time.perf_counter()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -83,7 +83,7 @@ def _keep(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
     """Keep the explainer, with graphs where they can be made, and some rows; and say how to go on."""
     dtypes = {str(name): str(dtype) for name, dtype in rows.dtypes.items()}
     notes = {"made_by": "avcg demo", "positive": _WANTED, "dtypes": dtypes, "assumption": _ASSUMPTION}
-    recourse.save(folder, graphs=lacking() is None, about=notes)
+    recourse.save(folder, graphs=missing_dependency() is None, about=notes)
     few = Path(folder) / "rows.csv"
     write_whole(few, rows.head(_KEPT).to_csv(index=False, lineterminator="\n"))
     answers = Path(folder) / "answers.json"

@@ -76,17 +76,17 @@ def explain(
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.batch.answerer import TOGETHER, Totals, Wish, digest_of, opened
+    from avcg.batch.answerer import TOGETHER, QueryOptions, Totals, digest_of, opened
     from avcg.batch.partition import PartitionExplainer
     from avcg.cli.explain_options import ranges_of, varied, wanted
 
     # By the path that workers know it by, so that it is read once here.
     artefact = opened(str(Path(directory).absolute()), digest_of(directory))
-    wish = Wish(
+    options = QueryOptions(
         wanted(artefact, target), n, varied(artefact, vary), ranges_of(ranges or (), artefact.space.schema), min_prob,
         max_changes, refine, only_denied, seed,
     )  # fmt: skip
-    explainer, size = PartitionExplainer(directory, wish), -(-chunk // TOGETHER) * TOGETHER
+    explainer, size = PartitionExplainer(directory, options), -(-chunk // TOGETHER) * TOGETHER
     totals, shown = Totals(), list[dict[str, object]]()
     if place is not None and folder:
         name = _answer_folder(explainer, rows, place, totals, workers, size)
@@ -95,7 +95,7 @@ def explain(
     else:
         name, shown = _answer_all(explainer.answerer(), rows, place, totals, size, as_json=as_json)
     if not as_json:
-        _say(console(), totals, wish.target, name, shown, place)
+        _say(console(), totals, options.target, name, shown, place)
 
 
 def _place(rows: str, out: str | None, *, folder: bool, workers: int, as_json: bool) -> Path | None:

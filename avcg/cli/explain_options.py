@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.answerer import Answerer, Opened, Totals
+from avcg.batch.answerer import Answerer, StoredExplainer, Totals
 from avcg.batch.columns import Layout
 from avcg.batch.parquet import ParquetAnswers, whole_file
 from avcg.batch.parsing import check_columns, label_of, listed, number_range, split_column
@@ -18,7 +18,7 @@ from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 
 
-def wanted(artefact: Opened, text: str | None) -> Any:
+def wanted(artefact: StoredExplainer, text: str | None) -> Any:
     """The outcome that somebody means.
 
     Args:
@@ -38,7 +38,7 @@ def wanted(artefact: Opened, text: str | None) -> Any:
     return artefact.noted["positive"]
 
 
-def varied(artefact: Opened, text: str | None) -> tuple[str, ...] | None:
+def varied(artefact: StoredExplainer, text: str | None) -> tuple[str, ...] | None:
     """The columns that may change, as given with ``--vary``; None: all that the schema lets.
 
     Raises:

@@ -64,7 +64,7 @@ def fit(
     classes: Classes = None,
     survival: Annotated[float, typer.Option(help="Share of models promised to agree.")] = 0.99,
     hypotheses: Annotated[int | None, typer.Option(help="Plausible models to train (default: 20).", min=2)] = None,
-    how: How = None,
+    resampling: How = None,
     steps: Annotated[int, typer.Option(help="Of training the generator.", min=1)] = 3000,
     threshold: Threshold = None,
     graphs: Annotated[bool, typer.Option("--graphs", help="Add graphs to answer from without torch.")] = False,
@@ -72,21 +72,21 @@ def fit(
     as_json: Annotated[bool, typer.Option("--json", help="The figures for machines.")] = False,
 ) -> None:
     """Learn from a file to tell people what to change, and measure it on rows that were held out."""
-    from avcg.cli.fit_run import Lesson, learn, read_lesson
+    from avcg.cli.fit_run import FitConfig, learn, read_config
     from avcg.io.folder import FORMAT, check_folder
 
     check_folder(out, FORMAT)  # before what is slow
     if graphs:
         _check_graphs(model)
-    lesson = Lesson(
+    config = FitConfig(
         data, target, positive, listed(freeze), listed(only_up), listed(only_down), tuple(between or ()),
-        listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses, how,
+        listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses, resampling,
         steps, threshold, seed,
     )  # fmt: skip
-    table = read_lesson(lesson)
+    table = read_config(config)
     if not as_json:
         console().print(f"{len(table.X) + len(table.held):,} rows of {data}\n{table.schema}\n", markup=False)
-    learnt = learn(lesson, table)
+    learnt = learn(config, table)
     learnt.explainer.save(out, graphs=graphs, about=learnt.about)
     for note in learnt.notes:
         sys.stderr.write(f"avcg: {note}\n")
@@ -99,9 +99,9 @@ def fit(
 def _check_graphs(models: list[str] | None) -> None:
     if models:
         raise SettingError("--graphs is for networks that are trained here. Leave it out with --model.")
-    from avcg.io.onnx import lacking
+    from avcg.io.onnx import missing_dependency
 
-    missing = lacking()
+    missing = missing_dependency()
     if missing is not None:
         raise MissingExtraError(missing, "onnx", "--graphs")
 

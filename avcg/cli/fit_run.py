@@ -19,7 +19,7 @@ from avcg.errors import DataError, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
-from avcg.hypotheses.from_models import given
+from avcg.hypotheses.from_models import from_models
 from avcg.hypotheses.retrains import How, retrains
 from avcg.method.recipe import Recipe
 from avcg.models.affine import schema_with_gaps
@@ -35,7 +35,7 @@ _MEASURED = 2000  # rows that the figures are measured on, at most
 
 
 @dataclass(frozen=True)
-class Lesson:
+class FitConfig:
     """All that ``avcg fit`` is told.
 
     Attributes:
@@ -53,7 +53,7 @@ class Lesson:
         classes: Outcomes in the order of the models' probabilities; none: sorted.
         survival: The share of models that is promised to agree.
         hypotheses: How many plausible models are trained; None: 20, where any are.
-        how: What differs between them; None: a bootstrap of the rows.
+        resampling: What differs between them; None: a bootstrap of the rows.
         steps: Of training the generator.
         threshold: Probability of the positive outcome from which it is decided for; None: the likeliest outcome.
         seed: Of everything.
@@ -73,7 +73,7 @@ class Lesson:
     classes: tuple[str, ...] = ()
     survival: float = 0.99
     hypotheses: int | None = None
-    how: str | None = None
+    resampling: str | None = None
     steps: int = 3000
     threshold: float | None = None
     seed: int = 0
@@ -82,10 +82,12 @@ class Lesson:
         for name, value in (("survival", self.survival), ("threshold", self.threshold)):
             if value is not None and not 0 < value < 1:
                 raise SettingError(f"--{name} must be in (0, 1). Got {value!r} instead.")
-        if self.how is not None and self.how not in get_args(How):
-            raise SettingError(f"--how must be one of {enumerate_some(get_args(How))}. Got {self.how!r} instead.")
-        if len(self.models) > 1 and (self.hypotheses is not None or self.how is not None):
-            raise SettingError("Several --model are the plausible models: leave --hypotheses and --how out.")
+        if self.resampling is not None and self.resampling not in get_args(How):
+            raise SettingError(
+                f"--resampling must be one of {enumerate_some(get_args(How))}. Got {self.resampling!r} instead."
+            )
+        if len(self.models) > 1 and (self.hypotheses is not None or self.resampling is not None):
+            raise SettingError("Several --model are the plausible models: leave --hypotheses and --resampling out.")
         if self.classes and not self.models:
             raise SettingError("--classes names the outcomes of a --model. Without one there is nothing to name.")
         for path in self.models:
@@ -118,33 +120,33 @@ class Table:
     notes: tuple[str, ...]
 
 
-def read_lesson(lesson: Lesson) -> Table:
+def read_config(config: FitConfig) -> Table:
     """The rows of a lesson, read and parted.
 
     Raises:
         AvcgError: If the file or the options cannot be meant; the message names the column or the option.
     """
-    with open_rows(lesson.data) as source:
+    with open_rows(config.data) as source:
         where = source.name
-        check_columns("--target", [lesson.target], source.columns)
+        check_columns("--target", [config.target], source.columns)
         # What pandas calls an index that it had to keep, and does not count among the columns itself.
-        rest = [name for name in source.columns if name != lesson.target and not name.startswith("__index_level_")]
-        check_columns("--drop", lesson.drop, rest)
-        columns = [name for name in rest if name not in lesson.drop]
-        check_columns("--categorical", lesson.categorical, columns)
+        rest = [name for name in source.columns if name != config.target and not name.startswith("__index_level_")]
+        check_columns("--drop", config.drop, rest)
+        columns = [name for name in rest if name not in config.drop]
+        check_columns("--categorical", config.categorical, columns)
         for option in ("freeze", "only_up", "only_down"):
-            check_columns(f"--{option.replace('_', '-')}", getattr(lesson, option), columns)
+            check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
         if not columns:
             raise DataError(f"{where} has no column left to learn from.")
         piece = next(iter(source.pieces()), None)
         if piece is None:
             raise DataError(f"{where} has columns and no rows.")
-    X = pd.DataFrame({name: _column(piece, name, as_text=name in lesson.categorical) for name in columns})
-    y = _outcomes(piece, lesson.target)
+    X = pd.DataFrame({name: _column(piece, name, as_text=name in config.categorical) for name in columns})
+    y = _outcomes(piece, config.target)
     classes, counts = (part.tolist() for part in np.unique(y, return_counts=True))
     if not 2 <= len(classes) <= _MOST_OUTCOMES:
         raise DataError(
-            f"Column {lesson.target!r} has {len(classes)} different values, e.g. {enumerate_some(classes, 3)}. --target"
+            f"Column {config.target!r} has {len(classes)} different values, e.g. {enumerate_some(classes, 3)}. --target"
             f" must be a column of 2 to {_MOST_OUTCOMES} outcomes."
         )
     if min(counts) < 2 or len(X) < _FEWEST_ROWS:
@@ -153,14 +155,14 @@ def read_lesson(lesson: Lesson) -> Table:
             f"{where} has {len(X)} rows, {min(counts)} of them {rare!r}: too few to learn from and to measure by. There"
             f" must be {_FEWEST_ROWS}, and 2 of each outcome."
         )
-    if lesson.threshold is not None and len(classes) != 2:
-        raise SettingError(f"--threshold is for two outcomes. Column {lesson.target!r} has {len(classes)}.")
+    if config.threshold is not None and len(classes) != 2:
+        raise SettingError(f"--threshold is for two outcomes. Column {config.target!r} has {len(classes)}.")
     notes = _check_names(X)
-    schema = _schema(lesson, X)
-    held = _held(y, lesson.seed)
+    schema = _schema(config, X)
+    held = _held(y, config.seed)
     kept = ~held
     return Table(
-        X[kept], y[kept], X[held], y[held], schema, classes, label_of("--positive", lesson.positive, classes), notes
+        X[kept], y[kept], X[held], y[held], schema, classes, label_of("--positive", config.positive, classes), notes
     )
 
 
@@ -210,14 +212,14 @@ def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _schema(lesson: Lesson, X: pd.DataFrame) -> Schema:
-    schema = schema_with_gaps(X).freeze(*lesson.freeze).only_up(*lesson.only_up).only_down(*lesson.only_down)
+def _schema(config: FitConfig, X: pd.DataFrame) -> Schema:
+    schema = schema_with_gaps(X).freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
     for name, step in _steps(X).items():
         schema = schema.step(name, step)
-    for text in lesson.between:
+    for text in config.between:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *number_range("--between", name, rest))
-    return schema if lesson.at_most is None else schema.at_most(lesson.at_most)
+    return schema if config.at_most is None else schema.at_most(config.at_most)
 
 
 def _steps(X: pd.DataFrame) -> dict[str, float]:
@@ -260,86 +262,86 @@ class Learnt:
     notes: tuple[str, ...]
 
 
-def learn(lesson: Lesson, table: Table) -> Learnt:
+def learn(config: FitConfig, table: Table) -> Learnt:
     """Train what there is to train, and measure it."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        hypotheses, model, assumption = _plausible(lesson, table)
-        threshold = lesson.threshold
+        hypotheses, model, assumption = _plausible(config, table)
+        threshold = config.threshold
         if threshold is not None and table.positive == table.classes[0]:  # the explainer's is that of the second
             threshold = 1.0 - threshold
         explainer = AVCG(
             hypotheses,
             model=model,
             threshold=threshold,
-            survival=lesson.survival,
-            recipe=Recipe(steps=lesson.steps),
-            random_state=lesson.seed,
+            survival=config.survival,
+            recipe=Recipe(steps=config.steps),
+            random_state=config.seed,
         ).fit(table.X, table.y)
     # That the promise could not be met is said with the calibration.
     heard = dict.fromkeys(str(one.message) for one in said if "could not be met" not in str(one.message))
     figures = _figures(explainer, table)
     notes = (*table.notes, *heard)
-    if lesson.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
-        notes = (*notes, _upside_down(lesson, table, figures["accuracy"]))
+    if config.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
+        notes = (*notes, _upside_down(config, table, figures["accuracy"]))
     figures |= {"notes": list(notes)}
     about = {
         "made_by": "avcg fit",
-        "target": lesson.target,
+        "target": config.target,
         "positive": table.positive,
         "dtypes": {str(name): str(dtype) for name, dtype in table.X.dtypes.items()},
         "assumption": assumption,
-        "settings": {**asdict(lesson), "data": Path(lesson.data).name, "models": _names(lesson)},
+        "settings": {**asdict(config), "data": Path(config.data).name, "models": _names(config)},
         "held_out": figures,
     }
     return Learnt(explainer, {**figures, "assumption": assumption}, about, notes)
 
 
-def _names(lesson: Lesson) -> list[str]:
-    return [Path(path).name for path in lesson.models]
+def _names(config: FitConfig) -> list[str]:
+    return [Path(path).name for path in config.models]
 
 
-def _upside_down(lesson: Lesson, table: Table, accuracy: float) -> str:
-    order = ",".join(reversed(lesson.classes or [str(label) for label in table.classes]))
+def _upside_down(config: FitConfig, table: Table, accuracy: float) -> str:
+    order = ",".join(reversed(config.classes or [str(label) for label in table.classes]))
     return (
-        f"{Path(lesson.models[0]).name} is right about {accuracy:.0%} of the held-out rows, less than a coin. If its"
+        f"{Path(config.models[0]).name} is right about {accuracy:.0%} of the held-out rows, less than a coin. If its"
         f" probabilities come in another order, say so: --classes {order}."
     )
 
 
-def _plausible(lesson: Lesson, table: Table) -> tuple[FiniteSet, BlackBox | None, str]:
+def _plausible(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | None, str]:
     """The models to hold under, the one that decides where it is none of theirs, and what a certificate assumes."""
     space = TabularSpace.fit(table.schema, table.X)
-    boxes = [_box(path, lesson, table, space) for path in lesson.models]  # whatever is wrong with them is said first
+    boxes = [_box(path, config, table, space) for path in config.models]  # whatever is wrong with them is said first
     if len(boxes) > 1:
         said = (
             f"The next model is like the {len(boxes)} that were given, and no more like one than like another. How they"
             " came about is not known here: the certificate counts those that were set aside, and trusts this."
         )
-        return given(boxes, table.X, in_force=boxes[0], space=space), None, said
-    network = Classifier(schema=table.schema, random_state=lesson.seed).fit(table.X, table.y)
-    count, how = lesson.hypotheses or 20, cast("How", lesson.how or "bootstrap")
-    others = retrains(network, table.X, table.y, n=count, how=how, random_state=lesson.seed)
+        return from_models(boxes, table.X, deployed=boxes[0], space=space), None, said
+    network = Classifier(schema=table.schema, random_state=config.seed).fit(table.X, table.y)
+    count, resampling = config.hypotheses or 20, cast("How", config.resampling or "bootstrap")
+    others = retrains(network, table.X, table.y, n=count, resampling=resampling, random_state=config.seed)
     differ = {"seed": "from another seed", "bootstrap": "on a bootstrap of the rows", "subsample": "on 80% of the rows"}
     if not boxes:
-        return others, None, f"The next model is trained as this one was, {differ[how]}."
+        return others, None, f"The next model is trained as this one was, {differ[resampling]}."
     same = float((network.predict(table.held) == boxes[0].predict(table.held)).mean())
     said = (
-        f"{Path(lesson.models[0]).name} decides, and cannot be trained again here. The {count} models beside it are"
-        f" networks that were trained in its place, {differ[how]}: one of them agrees with it about {same:.0%} of the"
+        f"{Path(config.models[0]).name} decides, and cannot be trained again here. The {count} models beside it are"
+        f" networks that were trained in its place, {differ[resampling]}: one of them agrees with it about {same:.0%} of the"
         " held-out rows. The certificate speaks of a next model like these, which its own successor need not be."
     )
     return others, boxes[0], said
 
 
-def _box(path: str, lesson: Lesson, table: Table, space: TabularSpace) -> BlackBox:
+def _box(path: str, config: FitConfig, table: Table, space: TabularSpace) -> BlackBox:
     labels = table.classes
-    if lesson.classes:
-        labels = [label_of("--classes", text, table.classes) for text in lesson.classes]
+    if config.classes:
+        labels = [label_of("--classes", text, table.classes) for text in config.classes]
         if len(set(labels)) != len(table.classes) or len(labels) != len(table.classes):
             raise SettingError(
                 f"--classes must name each outcome once: {enumerate_some(table.classes, 12)}. Got"
-                f" {','.join(lesson.classes)!r} instead."
+                f" {','.join(config.classes)!r} instead."
             )
     return BlackBox(path, table.X, classes=labels, space=space).over(space, np.array(table.classes))
 
@@ -367,7 +369,7 @@ def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
     if not len(denied):
         return figures
     answers = explainer.generate(denied.head(_MEASURED), table.positive)
-    told = np.isin(answers.statuses, TOLD)
+    delivered = np.isin(answers.statuses, TOLD)
     sure = answers.certificate
     assert answers.changed is not None
     figures |= {
@@ -378,10 +380,10 @@ def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
         "n_models": None if sure is None else sure.n,
         "provable": None if sure is None else float(clopper_pearson(sure.n, sure.n, sure.confidence)),
     }
-    if told.any():
+    if delivered.any():
         figures |= {
-            "survival": None if sure is None else float(sure.share[told].mean()),
-            "distance": float(answers.distance[told].mean()),
-            "changes": float(answers.changed[told].sum(axis=1).mean()),
+            "survival": None if sure is None else float(sure.share[delivered].mean()),
+            "distance": float(answers.distance[delivered].mean()),
+            "changes": float(answers.changed[delivered].sum(axis=1).mean()),
         }
     return figures

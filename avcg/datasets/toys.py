@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.errors import whole
+from avcg.errors import check_int
 from avcg.schema.schema import Schema
 
 Floats = NDArray[np.float64]
@@ -81,7 +81,7 @@ def linear_logistic(n: int = 500, n_features: int = 4, spread: float = 0.3, seed
     >>> bool(np.allclose(toy.logit(answers), 2.0))
     True
     """
-    n = whole(n, "'n' of a toy", 2)
+    n = check_int(n, "'n' of a toy", 2)
     rng = np.random.default_rng(seed)
     X = pd.DataFrame(rng.normal(size=(n, n_features)), columns=[f"x{i}" for i in range(n_features)])
     mean = np.append(rng.normal(size=n_features), 0.0)
@@ -129,7 +129,7 @@ def two_moons(n: int = 400, noise: float = 0.1, seed: int = 0) -> TwoMoons:
     """
     from sklearn.datasets import make_moons
 
-    n = whole(n, "'n' of a toy", 2)
+    n = check_int(n, "'n' of a toy", 2)
     points, y = make_moons(n, noise=noise, random_state=seed)
     X = pd.DataFrame(points, columns=["x0", "x1"])
     return TwoMoons(X, y.astype(np.int64), Schema.infer(X))
@@ -200,7 +200,7 @@ def loans(n: int = 600, seed: int = 0) -> Loans:
     >>> bool(((toy.points(toy.X) >= 0) == (toy.y == 1)).all())
     True
     """
-    n = whole(n, "'n' of a toy", 2)
+    n = check_int(n, "'n' of a toy", 2)
     rng = np.random.default_rng(seed)
     ratings = list(Loans.RATING)
     X = pd.DataFrame(

@@ -24,9 +24,9 @@ from avcg.method.decision import Decider
 from avcg.method.diagnostics import look, warn_of_collapse
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Generator
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.method.recipe import Recipe, draw_targets, fit_generator
-from avcg.method.reference_set import Bank
+from avcg.method.reference_set import ReferenceSet
 from avcg.method.refine import Deadline, Refinement
 from avcg.models.adapter import Model
 from avcg.models.black_box import BlackBox
@@ -52,7 +52,7 @@ class AVCG(Amortized):
         survival: The share of models promised to agree with an answer. The margin is chosen so that it holds on rows
             and hypotheses that were not trained on; a warning says when it cannot.
         recipe: How the generator is built and trained; None: the default. See `AVCG.paper`.
-        n_fresh: Hypotheses set aside for certificates; None: a quarter of a finite set, or 50 draws.
+        n_test: Hypotheses set aside for certificates; None: a quarter of a finite set, or 50 draws.
         device: Where to train and answer.
         random_state: Seed.
 
@@ -84,12 +84,12 @@ class AVCG(Amortized):
         threshold: float | None = None,
         survival: float = 0.99,
         recipe: Recipe | None = None,
-        n_fresh: int | None = None,
+        n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
     ) -> None:
         super().__init__(
-            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_fresh=n_fresh,
+            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_test=n_test,
             device=device, random_state=random_state,
         )  # fmt: skip
         self.recipe = recipe
@@ -101,7 +101,7 @@ class AVCG(Amortized):
         schema: Schema | None = None,
         *,
         proximity: float = 3.0,
-        n_fresh: int | None = None,
+        n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
     ) -> Self:
@@ -111,12 +111,12 @@ class AVCG(Amortized):
             hypotheses: As in the class; AVCG-B with MCDropout, AVCG-R with a Rashomon set.
             schema: What may change.
             proximity: λ.
-            n_fresh: As in the class; 0 to train on every member of a finite set, as the paper does.
+            n_test: As in the class; 0 to train on every member of a finite set, as the paper does.
             device: As in the class.
             random_state: Seed.
         """
         recipe = Recipe.paper(proximity)
-        return cls(hypotheses, schema, recipe=recipe, n_fresh=n_fresh, device=device, random_state=random_state)
+        return cls(hypotheses, schema, recipe=recipe, n_test=n_test, device=device, random_state=random_state)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
@@ -132,7 +132,9 @@ class AVCG(Amortized):
             smooth=recipe.smooth,
             generator=rng,
         )
-        self.bank_ = Bank.robust(self.teachers_, x[chosen], None if y is None else y[chosen], recipe.bank, rng)
+        self.reference_set_ = ReferenceSet.robust(
+            self.judges_, x[chosen], None if y is None else y[chosen], recipe.n_reference, rng
+        )
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
@@ -142,83 +144,83 @@ class AVCG(Amortized):
         for parameter in trained:
             parameter.requires_grad_(True)
         self.generator_.to(device)
-        watched = self._held_question(held[:_WATCHED], rng)
+        watched = self._held_query(held[:_WATCHED], rng)
         seen: list[dict[str, float]] = []
-        teachers, in_force = self.roles_.teachers, self.decider_.predictors
+        train, deployed = self.split_.train, self.decider_.predictors
         self.distillation_, count = None, recipe.n_hypotheses
-        if not self.teachers_.differentiable:
-            self.distillation_ = Distillation(in_force, teachers.sample(count, generator=rng), x, self.space_, rng)
+        if not self.judges_.differentiable:
+            self.distillation_ = Distillation(deployed, train.sample(count, generator=rng), x, self.space_, rng)
         for lesson in (recipe,) if self.distillation_ is None else recipe.parted(_ROUNDS):
             if self.distillation_ is not None:
                 if seen:
                     self.distillation_.correct(self._attempts(x, recipe, rng), rng)
-                teachers, in_force = self.distillation_.teach()
+                train, deployed = self.distillation_.teach()
             fit_generator(
                 self.generator_,
                 self.space_,
                 x.to(device),
-                teachers,
-                Decider(in_force.to(device), self.threshold),
+                train,
+                Decider(deployed.to(device), self.threshold),
                 lesson,
-                self.bank_.to(device) if recipe.weights.plausibility else None,
+                self.reference_set_.to(device) if recipe.weights.plausibility else None,
                 rng,
                 on_epoch=lambda epoch: seen.append({"loss": epoch.loss, **self._look(watched)}),
             )
         self.generator_.requires_grad_(False).eval()
         self.diagnostics_ = pd.DataFrame(seen, index=pd.RangeIndex(1, len(seen) + 1, name="epoch"))
         warn_of_collapse(self.diagnostics_)
-        question = self._held_question(held, rng)
-        self.calibration_ = self._calibrate(question, recipe)
+        query = self._held_query(held, rng)
+        self.calibration_ = self._calibrate(query, recipe)
         if not recipe.single_pass:
-            few = question.take(torch.arange(min(len(held), _REFINED_ROWS)))
+            few = query.take(torch.arange(min(len(held), _REFINED_ROWS)))
             self.refined_margin_ = self._calibrate_refining(few)
 
-    def _held_question(self, held: Tensor, rng: torch.Generator) -> Question:
+    def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
         """Rows that were not trained on, each asking for another class than it has."""
         current = self.decider_.decide(self.decider_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
-        able = torch.nonzero(~self.space_.stuck(held)).flatten()
-        return Question(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
+        able = torch.nonzero(~self.space_.immovable(held)).flatten()
+        return Query(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
 
     def _attempts(self, x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
         """(N, *event) answers to training rows as they are now, at any margin and under any request."""
         rows = torch.randint(len(x), (_ATTEMPTS,), generator=rng)
-        question = self._held_question(x[rows], rng)
+        query = self._held_query(x[rows], rng)
         chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
-        some = replace(question, space=self.space_.random_requests(len(question.x), recipe.requests, chance))
+        some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance))
         low, high = recipe.margins
         margin = self._line(some) + low + (high - low) * torch.rand(len(some.x), generator=rng)
         return self._pass(some, margin, torch.randn(1, self.generator_.n_latent, generator=rng))[0]
 
     @torch.no_grad()
-    def _look(self, question: Question) -> dict[str, float]:
-        request = self._request(question, torch.ones(len(question.x)))
-        return look(question, self.generator_.posterior(request), self._pass(question, request.margin)[0])
+    def _look(self, query: Query) -> dict[str, float]:
+        request = self._condition(query, torch.ones(len(query.x)))
+        return look(query, self.generator_.posterior(request), self._pass(query, request.margin)[0])
 
-    def _calibrate(self, question: Question, recipe: Recipe) -> Calibration:
+    def _calibrate(self, query: Query, recipe: Recipe) -> Calibration:
         """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
         count = _MARGINS if recipe.risk is None and recipe.margins[0] < recipe.margins[1] else 1
         found = calibrate(
             torch.linspace(*recipe.margins, count).tolist(),
-            lambda margin: self._accepted(question, self._line(question) + margin),
-            question,
+            lambda margin: self._accepted(query, self._line(query) + margin),
+            query,
             self.decider_,
-            self.roles_.tuning,
+            self.split_.calibration,
             self.survival,
         )
         if not found.met:
             warnings.warn(f"AVCG: {found}", stacklevel=5)
         return found
 
-    def _calibrate_refining(self, question: Question) -> float:
+    def _calibrate_refining(self, query: Query) -> float:
         """The least that refining must leave the teachers for the promise to hold on rows that were not trained on."""
-        answers = self._accepted(question, self._line(question) + self.calibration_.margin)[None]
+        answers = self._accepted(query, self._line(query) + self.calibration_.margin)[None]
         promise = min(self.survival, self.calibration_.best)
 
         def holds(level: float) -> bool:
             self.refined_margin_ = level
-            shorter = self._refined(question, answers, Refinement(), Deadline())[0]
-            survival, error = survival_of(self.decider_, self.roles_.tuning, shorter, question.target)
+            shorter = self._refined(query, answers, Refinement(), Deadline())[0]
+            survival, error = survival_of(self.decider_, self.split_.calibration, shorter, query.target)
             return survival - CLEAR * error >= promise
 
         least = bisect_left(_REFINED_LEVELS[:-1], True, key=holds)  # what more must be left, survives more
@@ -282,7 +284,7 @@ class AVCG(Amortized):
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
         held, chosen = _hold_back(x, rng)
-        renewed.bank_ = Bank.robust(renewed.teachers_, x[chosen], None, recipe.bank, rng)
+        renewed.reference_set_ = ReferenceSet.robust(renewed.judges_, x[chosen], None, recipe.n_reference, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
             gaps = torch.tensor(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())

@@ -21,16 +21,16 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.errors import DataError, SchemaError, SettingError, did_you_mean, enumerate_some, whole
+from avcg.errors import DataError, SchemaError, SettingError, check_int, did_you_mean, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
-from avcg.hypotheses.predictors import Joined, Predictors, Remote
-from avcg.hypotheses.split import Roles
+from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
+from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.decision import Decider
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Question, choose, repeated_answers
+from avcg.method.query import Query, choose, repeated_answers
 from avcg.method.refine import Deadline, Refinement, prune
 from avcg.method.risk import lower_log_odds
 from avcg.method.tries import CONFIDENCE, REFUSED, SLACK
@@ -57,7 +57,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         model: The model whose decision counts; None: the one the hypotheses were made around, or their mean.
         threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
         survival: The share of models that is promised to agree with an answer, in (0, 1).
-        n_fresh: Hypotheses set aside for certificates, never trained against; None: a quarter of a finite set, or 50.
+        n_test: Hypotheses set aside for certificates, never trained against; None: a quarter of a finite set, or 50.
         device: Where hypotheses are asked, and networks of the method's own live.
         random_state: Seed.
 
@@ -65,16 +65,16 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         space_: What answers are made in.
         classes_: The labels.
         decider_: The model in force with its rule.
-        roles_: Which hypotheses teach, tune and certify.
-        teachers_: The model in force and a draw of the teachers: what candidates are judged by.
+        split_: Which hypotheses teach, tune and certify.
+        judges_: The model in force and a draw of the teachers: what candidates are judged by.
         refined_margin_: Log-odds beyond the line, by the teachers' mean less two deviations, that refining leaves.
     """
 
     space_: Space
     classes_: NDArray[Any]
     decider_: Decider
-    roles_: Roles
-    teachers_: Predictors
+    split_: HypothesisSplit
+    judges_: Predictors
     refined_margin_: float
     _tunes = False  # whether the method keeps some hypotheses back to choose a setting by
 
@@ -86,7 +86,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         model: Model | BlackBox | None = None,
         threshold: float | None = None,
         survival: float = 0.99,
-        n_fresh: int | None = None,
+        n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
     ) -> None:
@@ -95,7 +95,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         self.model = model
         self.threshold = threshold
         self.survival = survival
-        self.n_fresh = n_fresh
+        self.n_test = n_test
         self.device = device
         self.random_state = random_state
 
@@ -121,7 +121,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """Check everything, and set all that does not depend on the method."""
         if not 0 < self.survival < 1:
             raise SettingError(f"The 'survival' of {type(self).__name__} must be in (0, 1). Got {self.survival!r}.")
-        seed = whole(self.random_state, f"'random_state' of {type(self).__name__}", 0)
+        seed = check_int(self.random_state, f"'random_state' of {type(self).__name__}", 0)
         if not isinstance(self.hypotheses, HypothesisDistribution):
             raise SettingError(
                 f"'hypotheses' must be a distribution over models, e.g. avcg.retrains(...). Got a"
@@ -136,13 +136,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             alone = PointMass(self.model)
             check_same_reading(self.hypotheses.space, alone.space, self.hypotheses.classes, alone.classes)
             own = alone.predictors
-        self.roles_ = Roles.of(self.hypotheses, rng, in_force=own, n_fresh=self.n_fresh, tune=self._tunes)
-        draw = self.roles_.teachers.sample(50, generator=rng)
-        self.teachers_ = Joined([self.roles_.in_force, draw])
+        self.split_ = HypothesisSplit.of(self.hypotheses, rng, deployed=own, n_test=self.n_test, tune=self._tunes)
+        draw = self.split_.train.sample(50, generator=rng)
+        self.judges_ = Joined([self.split_.deployed, draw])
         device = self._torch_device()
         if device.type != "cpu":  # it is hypotheses that cost most
-            self.teachers_, self.roles_ = Remote(self.teachers_, device), self.roles_.on(device)
-        self.decider_ = Decider(self.roles_.in_force, self.threshold)
+            self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
+        self.decider_ = Decider(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
         self.refined_margin_ = _REFINED_MARGIN
         probabilities = self.decider_.probabilities(x[:2])
@@ -168,7 +168,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         rows = as_rows(X)
-        found = self.decider_.seeing(rows).probabilities(self.space_.encode(rows))
+        found = self.decider_.bind_rows(rows).probabilities(self.space_.encode(rows))
         return self.classes_[self.decider_.decide(found).cpu().numpy()]
 
     def judged_by(self, judges: FiniteSet) -> Self:
@@ -190,8 +190,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         decides = judges.predictors if judges.base is None else judges.base
         other = copy.copy(self)
         other.decider_ = Decider(decides, self.threshold)
-        other.teachers_ = Joined([decides, judges.predictors])
-        other.roles_ = replace(self.roles_, in_force=decides, fresh=None)
+        other.judges_ = Joined([decides, judges.predictors])
+        other.split_ = replace(self.split_, deployed=decides, test=None)
         return other
 
     def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:
@@ -206,7 +206,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             (n, B, *event) encoded, feasible answers.
         """
         check_is_fitted(self)
-        return self._best(Question(x, target, self.space_, n))
+        return self._best(Query(x, target, self.space_, n))
 
     def generate(
         self,
@@ -238,7 +238,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             One answer, or n, for each row, with its status.
         """
         check_is_fitted(self)
-        n = whole(n, "'n' of generate", 1)
+        n = check_int(n, "'n' of generate", 1)
         if min_prob is not None and not 0 < min_prob < 1:
             raise SettingError(f"The 'min_prob' of generate must be in (0, 1). Got {min_prob!r} instead.")
         if not isinstance(refine, (bool, Refinement)):
@@ -250,10 +250,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         seen = self.space_.read(rows) if isinstance(self.space_, TabularSpace) else rows
         x = self.space_.encode(seen)
         space = self._restricted(vary, ranges, max_changes, len(x))
-        before = self.decider_.seeing(rows).probabilities(x)
+        before = self.decider_.bind_rows(rows).probabilities(x)
         current = self.decider_.decide(before)
         wanted, free = self._targets(target, current)
-        settled = self.decider_.valid(before, wanted, min_prob) | space.stuck(x)
+        settled = self.decider_.valid(before, wanted, min_prob) | space.immovable(x)
         x_cf = x.expand(n, *x.shape).clone()
         for part in torch.nonzero(~settled).flatten().split(max(1, _ANSWERS_AT_ONCE // n)):
             x_cf[:, part], wanted[part] = self._answer(
@@ -273,68 +273,68 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         deadline: Deadline,
     ) -> tuple[Tensor, Tensor]:
         """(n, B, *event) answers and (B,) what they aim at, for rows that fit in memory."""
-        question = Question(x, target, space, n, min_prob)
-        found = self._best(question)
+        query = Query(x, target, space, n, min_prob)
+        found = self._best(query)
         if free and len(self.classes_) > 2:
             # Any other class will do: aim at each in turn, and keep for each row the cheapest that is accepted.
-            score = self._costs(question, found).amax(dim=0)
+            score = self._costs(query, found).amax(dim=0)
             aimed = target.clone()
             for step in range(1, len(self.classes_) - 1):
-                other = Question(x, (target + step) % len(self.classes_), space, n, min_prob)
+                other = Query(x, (target + step) % len(self.classes_), space, n, min_prob)
                 candidates = self._best(other)
                 cost = self._costs(other, candidates).amax(dim=0)
                 better = cost < score
                 found[:, better], aimed[better] = candidates[:, better], other.target[better]
                 score = torch.minimum(cost, score)
-            question = Question(x, aimed, space, n, min_prob)
+            query = Query(x, aimed, space, n, min_prob)
         if effort is not None:
-            found = self._refined(question, found, effort, deadline)
+            found = self._refined(query, found, effort, deadline)
         if n > 1:  # the best first, as the teachers see it; those set aside have no say
-            order = self._costs(question, found).argsort(dim=0, stable=True)
+            order = self._costs(query, found).argsort(dim=0, stable=True)
             found = found[order, torch.arange(len(x))]
-        return found, question.target
+        return found, query.target
 
-    def _refined(self, question: Question, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
+    def _refined(self, query: Query, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """(n, B, *event) the answers with what they do not need taken back; answers that differ stay different."""
         if not effort.prune:
             return answers
         result = answers.clone()
         for k in range(len(answers)):
-            mine = torch.nonzero(self._accept(question, answers[k], torch.arange(len(question.x)))).flatten()
+            mine = torch.nonzero(self._accept(query, answers[k], torch.arange(len(query.x)))).flatten()
             if not len(mine):
                 continue
-            some = question.take(mine)
+            some = query.take(mine)
             shorter = prune(some.space, some.x, answers[k][mine], partial(self._accept, some), deadline)
             others = torch.cat([result[:k], answers[k + 1 :]])[:, mine]
-            clash = (question.space.distance(others, shorter) <= 1e-6).any(dim=0)
+            clash = (query.space.distance(others, shorter) <= 1e-6).any(dim=0)
             result[k, mine] = torch.where(clash.view(-1, *[1] * (shorter.dim() - 1)), answers[k][mine], shorter)
         return result
 
-    def _accept(self, question: Question, candidates: Tensor, rows: Tensor) -> Tensor:
+    def _accept(self, query: Query, candidates: Tensor, rows: Tensor) -> Tensor:
         """(M,) whether candidates for the rows named convince the teachers by `refined_margin_`, and the request."""
-        wanted = question.target[rows]
+        wanted = query.target[rows]
         with torch.no_grad():
-            log_p = target_log_probs(self.teachers_, candidates[None], wanted)
-            lower = lower_log_odds(log_p, self.teachers_.weights, _SPREAD)[0]
+            log_p = target_log_probs(self.judges_, candidates[None], wanted)
+            lower = lower_log_odds(log_p, self.judges_.weights, _SPREAD)[0]
         needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
-        valid = self.decider_.valid(self.decider_.probabilities(candidates), wanted, question.min_prob)
+        valid = self.decider_.valid(self.decider_.probabilities(candidates), wanted, query.min_prob)
         return (lower >= needed) & valid
 
-    def _best(self, question: Question) -> Tensor:
+    def _best(self, query: Query) -> Tensor:
         """(n, B, *event) the best n candidates, feasible and different where there are enough."""
-        candidates = self._candidates(question)
-        if len(candidates) == question.n:
+        candidates = self._candidates(query)
+        if len(candidates) == query.n:
             return candidates
-        return choose(question.space, candidates, self._costs(question, candidates), question.n)
+        return choose(query.space, candidates, self._costs(query, candidates), query.n)
 
-    def _costs(self, question: Question, candidates: Tensor) -> Tensor:
+    def _costs(self, query: Query, candidates: Tensor) -> Tensor:
         """(K, B) what candidates cost, in float64; one that is refused costs `REFUSED` and more, the worse the more."""
-        flat, wanted = candidates.flatten(0, 1), question.target.repeat(len(candidates))
-        valid = self.decider_.valid(self.decider_.probabilities(flat), wanted, question.min_prob)
-        share = self.decider_.agreement(self.teachers_, flat, wanted).double()
+        flat, wanted = candidates.flatten(0, 1), query.target.repeat(len(candidates))
+        valid = self.decider_.valid(self.decider_.probabilities(flat), wanted, query.min_prob)
+        share = self.decider_.agreement(self.judges_, flat, wanted).double()
         penalty = REFUSED * torch.where(valid, 2.0 - share, 3.0)
         penalty = torch.where(valid & (share >= self.survival - SLACK), 0.0, penalty)
-        cost = question.space.distance(candidates, question.x).double()
+        cost = query.space.distance(candidates, query.x).double()
         return cost + penalty.view_as(cost)
 
     def _package(
@@ -350,30 +350,30 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     ) -> Counterfactuals:
         """Decode, judge what was decoded, and say how it went."""
         n = len(x_cf)
-        already, stuck = self.decider_.valid(before, target, min_prob), space.stuck(x)
+        already, immovable = self.decider_.valid(before, target, min_prob), space.immovable(x)
         place = torch.arange(len(x)).repeat_interleave(n)
         each, codes = space.take(place), x_cf.transpose(0, 1).flatten(0, 1)
         factuals = rows if n == 1 else take_rows(rows, place)
         if isinstance(each, TabularSpace):
             here = seen if n == 1 else seen.take(place.numpy())
             answers = each.decode(codes, factuals, here)
-            told = each.read(answers)
+            delivered = each.read(answers)
             order = [each.schema.names.index(name) for name in nw.from_native(factuals, eager_only=True).columns]
-            received, changed = each.encode(told), each.changed(told, here)[:, order]
+            received, changed = each.encode(delivered), each.changed(delivered, here)[:, order]
         else:
             answers = each.decode(codes, factuals)
             received, changed = each.encode(answers), None
         wanted = target[place]
-        after = self.decider_.seeing(answers).probabilities(received)
+        after = self.decider_.bind_rows(answers).probabilities(received)
         valid = self.decider_.valid(after, wanted, min_prob)
-        fresh, sure = self.roles_.fresh, None
+        fresh, sure = self.split_.test, None
         robust = torch.ones_like(valid)
         if fresh is not None:
             line = self.decider_.line(wanted, torch.float64 if fresh.boxes else torch.float32)
-            sure = certify(fresh.seeing(answers), received, wanted, confidence=CONFIDENCE, threshold=line)
+            sure = certify(fresh.bind_rows(answers), received, wanted, confidence=CONFIDENCE, threshold=line)
             robust = torch.from_numpy(sure.share >= self.survival - 1e-9)
         statuses = np.select(
-            [already[place].numpy(), stuck[place].numpy(), ~valid.numpy(), ~robust.numpy()],
+            [already[place].numpy(), immovable[place].numpy(), ~valid.numpy(), ~robust.numpy()],
             ["already_target", "infeasible", "not_valid", "not_robust"],
             "ok",
         )
@@ -435,14 +435,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             return pictures
         assert isinstance(space, TabularSpace)
         narrower = space.restrict(vary, ranges, max_changes)
-        if narrower.freedom.rows not in (1, rows):
-            raise SchemaError(f"The request speaks of {narrower.freedom.rows} rows. Got {rows} rows in X.")
+        if narrower.feasible.rows not in (1, rows):
+            raise SchemaError(f"The request speaks of {narrower.feasible.rows} rows. Got {rows} rows in X.")
         return narrower
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         """Learn from encoded rows; `space_`, `roles_`, `decider_` and `classes_` are set."""
         raise NotImplementedError
 
-    def _candidates(self, question: Question) -> Tensor:
+    def _candidates(self, query: Query) -> Tensor:
         """(K, B, *event) feasible candidates, K >= n."""
         raise NotImplementedError

@@ -14,13 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.errors import DataError, SettingError, whole
+from avcg.errors import DataError, SettingError, check_int
 from avcg.explainers.records import MEANING, Option, Row, at_least
 from avcg.guarantees.bounds import Floats
 from avcg.guarantees.certificate import Certificate
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
-from avcg.space.serialize import pack_rows, plain, unpack_rows
+from avcg.space.serialize import pack_rows, to_json, unpack_rows
 
 _FORMAT, _VERSION = "avcg.counterfactuals", 1
 _SHOWN_ROWS, _SHOWN_CHANGES = 6, 4
@@ -92,7 +92,7 @@ class Counterfactuals:
         Raises:
             SettingError: If there are not so many answers a row.
         """
-        count = self.n if n is None else whole(n, "'n' of take", 1)
+        count = self.n if n is None else check_int(n, "'n' of take", 1)
         if count > self.n:
             raise SettingError(f"The 'n' of take must be at most {self.n}, as many as there are. Got {n} instead.")
         each = (rows[:, None] * self.n + np.arange(count)).ravel()
@@ -141,13 +141,13 @@ class Counterfactuals:
         cells = None if self.changed is None else (self._cells(self.factuals), self._cells(self.answers))
         for i, label in enumerate(own):
             options = tuple(self._option(i, i * self.n + k, cells) for k in range(self.n))
-            yield Row(label, plain(self.target[i]), options, float(self.probability_before[i]))
+            yield Row(label, to_json(self.target[i]), options, float(self.probability_before[i]))
 
     def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
-        changes, whole = {}, {}
+        changes, check_int = {}, {}
         if cells is not None and self.changed is not None:
             names = self._names
-            whole = {name: cells[1][j][at] for j, name in enumerate(names)}
+            check_int = {name: cells[1][j][at] for j, name in enumerate(names)}
             changes = {names[j]: (cells[0][j][row], cells[1][j][at]) for j in np.flatnonzero(self.changed[at])}
         sure = self.certificate
         return Option(
@@ -158,7 +158,7 @@ class Counterfactuals:
             agreeing=None if sure is None else int(sure.agreeing[at]),
             lower_bound=None if sure is None else float(sure.lower_bound[at]),
             repeated=bool(self.repeated[at]),
-            row=whole,
+            row=check_int,
         )
 
     @property
@@ -168,7 +168,7 @@ class Counterfactuals:
     def _cells(self, frame: Any) -> list[list[Any]]:
         """Every column as plain values."""
         opened = nw.from_native(frame, eager_only=True)
-        return [[plain(value) for value in opened[name].to_list()] for name in self._names]
+        return [[to_json(value) for value in opened[name].to_list()] for name in self._names]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())
@@ -271,7 +271,7 @@ def _certificate(found: dict[str, Any]) -> Certificate:
 
 
 def _listed(values: Any) -> Any:
-    return [plain(value) for value in values] if isinstance(values, np.ndarray) else values
+    return [to_json(value) for value in values] if isinstance(values, np.ndarray) else values
 
 
 def _floats(values: list[float | None]) -> Floats:

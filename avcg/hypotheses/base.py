@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from avcg.errors import SettingError, enumerate_some, whole
+from avcg.errors import SettingError, check_int, enumerate_some
 from avcg.hypotheses.predictors import Predictors
 from avcg.space.base import Space
 from avcg.space.tabular import TabularSpace
@@ -42,7 +42,7 @@ class HypothesisDistribution(Protocol):
 
 def check_count(n: int, what: str) -> int:
     """A number of draws, if it can be one."""
-    return whole(n, f"'n' of {what}", 1)
+    return check_int(n, f"'n' of {what}", 1)
 
 
 def seeded(generator: torch.Generator | None) -> torch.Generator:
@@ -50,7 +50,7 @@ def seeded(generator: torch.Generator | None) -> torch.Generator:
     return torch.Generator().manual_seed(0) if generator is None else generator
 
 
-def model_in_force(distribution: object) -> Predictors | None:
+def deployed_model(distribution: object) -> Predictors | None:
     """The model whose decisions people face: what hypotheses were made around, or a posterior's own centre."""
     base = getattr(distribution, "base", None)
     centre = getattr(distribution, "deterministic", None)

@@ -15,7 +15,7 @@ from avcg.hypotheses.predictors import Predictors, normalised, of_chosen
 from avcg.models.black_box import BlackBox
 
 
-class Asked(Predictors):
+class BlackBoxPredictors(Predictors):
     """Black boxes asked together: codes are turned into the frame they read once for all.
 
     Args:
@@ -46,7 +46,7 @@ class Asked(Predictors):
         found = [one.ask(frame if one.reads_like(first) else one.frame_of(rows)) for one in self.members]
         return torch.from_numpy(np.stack(found)).to(x.device)
 
-    def seeing(self, rows: Any) -> Asked:
+    def bind_rows(self, rows: Any) -> BlackBoxPredictors:
         """The same, asked about these very rows and not about what their codes say."""
         bound = copy.copy(self)
         bound._rows = rows
@@ -57,7 +57,7 @@ class Asked(Predictors):
         """The models themselves."""
         return frozenset(self.members)
 
-    def subset(self, chosen: Tensor) -> Asked:
+    def subset(self, chosen: Tensor) -> BlackBoxPredictors:
         """Some of the hypotheses."""
         some = copy.copy(self)
         some.members = tuple(self.members[i] for i in chosen.tolist())

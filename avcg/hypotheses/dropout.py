@@ -13,7 +13,7 @@ from torch import nn
 from avcg.errors import SettingError
 from avcg.hypotheses.base import check_count, seeded
 from avcg.hypotheses.predictors import Loss, Stacked
-from avcg.models.adapter import Model, Opened, open_model
+from avcg.models.adapter import Model, ModelSpec, model_spec
 from avcg.models.dropout_masks import Site, draw_masks, with_noise, with_rate
 from avcg.space.base import Space
 
@@ -53,8 +53,8 @@ class MCDropout:
         return self._opened.classes
 
     @cached_property
-    def _opened(self) -> Opened:
-        return open_model(self.model, self.space)
+    def _opened(self) -> ModelSpec:
+        return model_spec(self.model, self.space)
 
     @cached_property
     def _parts(self) -> tuple[nn.Module, tuple[Site, ...]]:
@@ -103,7 +103,7 @@ def dropout_rate_for(
         raise SettingError(f"The 'epsilon' parameter of dropout_rate_for must be >= 0. Got {epsilon!r} instead.")
     if not 0 < share <= 1:
         raise SettingError(f"The 'share' parameter of dropout_rate_for must be in (0, 1]. Got {share!r} instead.")
-    opened = open_model(model, space)
+    opened = model_spec(model, space)
     x, labels = opened.pair(X, y)
     limit = float(Stacked(opened.network, {}).losses(x, labels, loss)[0]) + epsilon
     seed = int(torch.randint(2**31, (), generator=seeded(generator)))

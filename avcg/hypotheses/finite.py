@@ -12,9 +12,9 @@ from torch import nn
 
 from avcg.errors import SettingError
 from avcg.hypotheses.base import check_count, check_same_reading, seeded
-from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
-from avcg.models.adapter import Model, open_model
+from avcg.models.adapter import Model, model_spec
 from avcg.models.black_box import BlackBox
 from avcg.space.base import Space
 
@@ -76,9 +76,9 @@ class PointMass(FiniteSet):
 
     def __init__(self, model: Model | BlackBox, space: Space | None = None) -> None:
         if isinstance(model, BlackBox):
-            super().__init__(Asked([model]), model.space_, model.classes_, Asked([model]))
+            super().__init__(BlackBoxPredictors([model]), model.space_, model.classes_, BlackBoxPredictors([model]))
             return
-        opened = open_model(model, space)
+        opened = model_spec(model, space)
         alone = Stacked(opened.network, {})
         super().__init__(alone, opened.space, opened.classes, alone)
 
@@ -94,7 +94,7 @@ class DeepEnsemble(FiniteSet):
     def __init__(self, members: Sequence[Model], space: Space | None = None) -> None:
         if not members:
             raise SettingError("An ensemble needs at least one member. Got none.")
-        opened = [open_model(member, space) for member in members]
+        opened = [model_spec(member, space) for member in members]
         for other in opened[1:]:
             check_same_reading(opened[0].space, other.space, opened[0].classes, other.classes)
         groups: dict[object, list[int]] = {}

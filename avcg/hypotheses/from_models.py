@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import SettingError, enumerate_some
-from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import DeepEnsemble, FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.adapter import as_rows
@@ -20,11 +20,11 @@ from avcg.schema.schema import Schema
 from avcg.space.tabular import TabularSpace
 
 
-def given(
+def from_models(
     models: Sequence[Any],
     X: Any,
     *,
-    in_force: Any = None,
+    deployed: Any = None,
     schema: Schema | None = None,
     space: TabularSpace | None = None,
 ) -> FiniteSet:
@@ -35,7 +35,7 @@ def given(
     Args:
         models: Fitted estimators on raw frames, `BlackBox` objects, or functions and ONNX files inside one.
         X: Rows they were trained on, or rows like them.
-        in_force: The model whose decision counts, one more or one of them; None: their mean.
+        deployed: The model whose decision counts, one more or one of them; None: their mean.
         schema: What the columns are; None: inferred, gaps read where X has any.
         space: What codes mean, where that is settled already; then no schema.
 
@@ -52,10 +52,10 @@ def given(
     if schema is not None and space is not None:
         raise SettingError("A space has a schema already. Give the one or the other.")
     space = space or TabularSpace.fit(schema or schema_with_gaps(rows), rows)
-    everyone = [*models, *([] if in_force is None else [in_force])]
+    everyone = [*models, *([] if deployed is None else [deployed])]
     classes = _classes_of(everyone)
     members = gather(models, X, space, classes)
-    base = None if in_force is None else gather([in_force], X, space, classes)
+    base = None if deployed is None else gather([deployed], X, space, classes)
     return FiniteSet(members, space, classes, base)
 
 
@@ -74,7 +74,7 @@ def gather(models: Sequence[Any], X: Any, space: TabularSpace, classes: NDArray[
         except SettingError:  # something before the last step is not affine: it can be asked all the same
             pass
     boxes = [one if isinstance(one, BlackBox) else BlackBox(one, X, classes=classes, space=space) for one in models]
-    return Asked([box.over(space, classes) for box in boxes])
+    return BlackBoxPredictors([box.over(space, classes) for box in boxes])
 
 
 def _classes_of(models: Sequence[Any]) -> NDArray[Any]:

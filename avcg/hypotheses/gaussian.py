@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from avcg.errors import SettingError
 from avcg.hypotheses.base import check_count, seeded
 from avcg.hypotheses.predictors import Stacked
-from avcg.models.adapter import open_model
+from avcg.models.adapter import model_spec
 from avcg.models.dropout_masks import output_layer
 from avcg.space.base import Space
 
@@ -137,7 +137,7 @@ class SampledWeights:
             vectors = torch.as_tensor(self.source.sample(n)).detach()
         parameters: dict[str, Tensor] = dict(self.network.named_parameters())
         if sum(value.numel() for value in parameters.values()) != vectors.shape[1]:
-            shape = open_model(self.network, self.space).event_shape()
+            shape = model_spec(self.network, self.space).event_shape()
             prefix = f"{output_layer(self.network, torch.zeros(2, *shape))[0]}."
             parameters = {name: value for name, value in parameters.items() if name.startswith(prefix)}
         return Stacked(self.network, unflatten(vectors.cpu(), parameters))

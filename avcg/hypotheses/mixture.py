@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from avcg.errors import SettingError
-from avcg.hypotheses.base import HypothesisDistribution, check_count, check_same_reading, model_in_force, seeded
+from avcg.hypotheses.base import HypothesisDistribution, check_count, check_same_reading, deployed_model, seeded
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.space.base import Space
 
@@ -50,7 +50,7 @@ class Mixture:
     @property
     def base(self) -> Predictors | None:
         """The model in force, of the first component that knows one."""
-        return next((base for part in self.components if (base := model_in_force(part)) is not None), None)
+        return next((base for part in self.components if (base := deployed_model(part)) is not None), None)
 
     def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
         """Draws of every component in proportion to its share, with weights that make up for rounding.

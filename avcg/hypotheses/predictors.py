@@ -77,7 +77,7 @@ class Predictors(ABC):
         """The same on another device; functions that take their rows anywhere stay as they are."""
         return self
 
-    def seeing(self, rows: Any) -> Predictors:  # noqa: ARG002  for those that read more than codes
+    def bind_rows(self, rows: Any) -> Predictors:  # noqa: ARG002  for those that read more than codes
         """The same, asked about these very rows: models of frames then see them, and not what their codes say.
 
         Args:
@@ -343,10 +343,10 @@ class Joined(Predictors):
         moved.groups, moved.weights = tuple(group.to(device) for group in self.groups), self.weights.to(device)
         return moved
 
-    def seeing(self, rows: Any) -> Joined:
+    def bind_rows(self, rows: Any) -> Joined:
         """The same, asked about these very rows."""
         bound = copy.copy(self)
-        bound.groups = tuple(group.seeing(rows) for group in self.groups)
+        bound.groups = tuple(group.bind_rows(rows) for group in self.groups)
         return bound
 
     @property
@@ -388,7 +388,7 @@ class Opaque(Predictors):
         return Opaque([self.functions[i] for i in chosen.tolist()], of_chosen(self.weights, chosen))
 
 
-class Remote(Predictors):
+class OnDevice(Predictors):
     """Hypotheses that live on another device: rows are sent there, and what comes back is where the rows were.
 
     Args:
@@ -408,10 +408,10 @@ class Remote(Predictors):
         """(N, *event) to (S, N, C)."""
         return self.inner.probabilities(x.to(self.device)).to(x.device)
 
-    def seeing(self, rows: Any) -> Remote:
+    def bind_rows(self, rows: Any) -> OnDevice:
         """The same, asked about these very rows."""
         bound = copy.copy(self)
-        bound.inner = self.inner.seeing(rows)
+        bound.inner = self.inner.bind_rows(rows)
         return bound
 
     @property
@@ -419,9 +419,9 @@ class Remote(Predictors):
         """The black boxes among the hypotheses."""
         return self.inner.boxes
 
-    def subset(self, chosen: Tensor) -> Remote:
+    def subset(self, chosen: Tensor) -> OnDevice:
         """Some of the hypotheses."""
-        return Remote(self.inner.subset(chosen), self.device)
+        return OnDevice(self.inner.subset(chosen), self.device)
 
     def to(self, device: torch.device | str) -> Predictors:
         """The hypotheses themselves, on a device."""

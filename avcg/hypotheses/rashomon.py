@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.base import HypothesisDistribution, check_count, model_in_force
+from avcg.hypotheses.base import HypothesisDistribution, check_count, deployed_model
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Loss, Predictors
-from avcg.models.adapter import Opened
+from avcg.models.adapter import ModelSpec
 
 Reference = Literal["deterministic", "best"] | float
 
@@ -76,7 +76,7 @@ def rashomon_set(
     if on_empty not in ("keep_best", "raise"):
         raise SettingError(f"The 'on_empty' of rashomon_set must be 'keep_best' or 'raise'. Got {on_empty!r} instead.")
     space, classes = getattr(candidates, "space", None), getattr(candidates, "classes", None)
-    x, labels = Opened(torch.nn.Identity(), space, classes).pair(X, y)
+    x, labels = ModelSpec(torch.nn.Identity(), space, classes).pair(X, y)
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
     x, labels = x.to(device), labels.to(device)
     losses = drawn.to(device).losses(x, labels, loss).cpu()
@@ -95,7 +95,7 @@ def rashomon_set(
         members,
         space,
         classes,
-        model_in_force(candidates),
+        deployed_model(candidates),
         losses=losses,
         kept=kept,
         reference_loss=limit,

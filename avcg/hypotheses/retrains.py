@@ -14,12 +14,12 @@ from sklearn.base import clone
 from torch import Tensor, nn
 
 from avcg.console import progress
-from avcg.errors import DataError, SettingError, whole
+from avcg.errors import DataError, SettingError, check_int
 from avcg.hypotheses.base import check_count
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Stacked
-from avcg.models.adapter import as_rows, open_model
+from avcg.models.adapter import as_rows, model_spec
 from avcg.models.affine import schema_with_gaps
 from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.stacked_fit import fit_stacked
@@ -38,7 +38,7 @@ def retrains(
     y: Any,
     n: int = 20,
     *,
-    how: How = "seed",
+    resampling: How = "seed",
     share: float = 0.8,
     schema: Schema | None = None,
     training: Training | None = None,
@@ -57,7 +57,7 @@ def retrains(
         X: Training rows; encoded for a bare network.
         y: Their labels.
         n: How many.
-        how: What differs: only the ``"seed"``, a ``"bootstrap"`` of the rows, or a ``"subsample"`` without repeats.
+        resampling: What differs: only the ``"seed"``, a ``"bootstrap"`` of the rows, or a ``"subsample"`` without repeats.
         share: Of the rows in a subsample, in (0, 1).
         schema: What the columns are, for estimators; None: inferred.
         training: How to train a bare network; None: its defaults.
@@ -66,38 +66,40 @@ def retrains(
         random_state: Seed.
     """
     n = check_count(n, "retrains")
-    if how not in ("seed", "bootstrap", "subsample"):
-        raise SettingError(f"The 'how' of retrains must be 'seed', 'bootstrap' or 'subsample'. Got {how!r} instead.")
+    if resampling not in ("seed", "bootstrap", "subsample"):
+        raise SettingError(
+            f"The 'resampling' of retrains must be 'seed', 'bootstrap' or 'subsample'. Got {resampling!r} instead."
+        )
     if not 0 < share < 1:
         raise SettingError(f"The 'share' of retrains must be in (0, 1). Got {share!r} instead.")
-    generator = torch.Generator().manual_seed(whole(random_state, "'random_state' of retrains", 0))
+    generator = torch.Generator().manual_seed(check_int(random_state, "'random_state' of retrains", 0))
     if isinstance(model, (nn.Module, Classifier)):
         if schema is not None or (space is not None and isinstance(model, Classifier)):
             raise SettingError(
                 "A fitted Classifier and a network bring their own reading. Leave schema (and space) out."
             )
-        return _networks(model, X, y, n, how, share, training, space, generator)
+        return _networks(model, X, y, n, resampling, share, training, space, generator)
     if not hasattr(model, "predict_proba"):
         raise SettingError(
             f"A {type(model).__name__} has no predict_proba, so its certainty cannot be read. Use one that has, e.g. by"
             " CalibratedClassifierCV."
         )
-    return _estimators(model, X, y, n, how, share, schema, n_jobs, generator)
+    return _estimators(model, X, y, n, resampling, share, schema, n_jobs, generator)
 
 
-def resample(rows: Tensor, n: int, how: How, share: float, generator: torch.Generator) -> Tensor:
+def resample(rows: Tensor, n: int, resampling: How, share: float, generator: torch.Generator) -> Tensor:
     """(n, rows of each) what each copy trains on, in an order of its own.
 
     Args:
         rows: (N,) the rows there are.
         n: Copies.
-        how: As in `retrains`.
+        resampling: As in `retrains`.
         share: Of a subsample.
         generator: Of the draws.
     """
-    if how == "bootstrap":
+    if resampling == "bootstrap":
         return rows[torch.randint(len(rows), (n, len(rows)), generator=generator)]
-    size = max(1, round(share * len(rows))) if how == "subsample" else len(rows)
+    size = max(1, round(share * len(rows))) if resampling == "subsample" else len(rows)
     return torch.stack([rows[torch.randperm(len(rows), generator=generator)[:size]] for _ in range(n)])
 
 
@@ -106,13 +108,13 @@ def _networks(
     X: Any,
     y: Any,
     n: int,
-    how: How,
+    resampling: How,
     share: float,
     training: Training | None,
     space: Space | None,
     generator: torch.Generator,
 ) -> FiniteSet:
-    opened = open_model(model, space)
+    opened = model_spec(model, space)
     network, settings, held_share, device = opened.network, training or Training(), 0.1, "cpu"
     if isinstance(model, Classifier):
         network, held_share, device = model.architecture(), model.validation, model.device
@@ -127,7 +129,7 @@ def _networks(
         network,
         x,
         labels,
-        torch.cat([resample(chosen, 1, how, share, generator) for chosen, _ in splits]),
+        torch.cat([resample(chosen, 1, resampling, share, generator) for chosen, _ in splits]),
         settings,
         generator=generator,
         held=held if held.shape[1] else None,
@@ -143,7 +145,7 @@ def _estimators(
     X: Any,
     y: Any,
     n: int,
-    how: How,
+    resampling: How,
     share: float,
     schema: Schema | None,
     n_jobs: int,
@@ -156,7 +158,7 @@ def _estimators(
     space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
     labels = check_labels(y, len(rows))
     classes = np.unique(labels)
-    table = _with_two_classes(labels, n, how, share, generator)
+    table = _with_two_classes(labels, n, resampling, share, generator)
     seeds = torch.randint(2**31 - 1, (n,), generator=generator).tolist()
 
     def fit(some: Any, seed: int) -> Any:
@@ -175,7 +177,7 @@ def _estimators(
         first = members.log_probs(space.encode(rows.iloc[:200])).exp()
     if n > 1 and torch.allclose(first[:1].expand_as(first), first, atol=1e-4):
         warnings.warn(
-            f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {how!r}."
+            f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {resampling!r}."
             " They say nothing about what may change; use how='bootstrap'.",
             stacklevel=3,
         )
@@ -183,14 +185,16 @@ def _estimators(
     return FiniteSet(members, space, classes, base)
 
 
-def _with_two_classes(labels: Any, n: int, how: How, share: float, generator: torch.Generator) -> Any:
+def _with_two_classes(labels: Any, n: int, resampling: How, share: float, generator: torch.Generator) -> Any:
     """(n, rows) resamples, drawn again where only one class was left."""
-    table = resample(torch.arange(len(labels)), n, how, share, generator).numpy()
+    table = resample(torch.arange(len(labels)), n, resampling, share, generator).numpy()
     for i in range(n):
         for _ in range(100):
             if len(np.unique(labels[table[i]])) > 1:
                 break
-            table[i] = resample(torch.arange(len(labels)), 1, how, share, generator).numpy()[0]
+            table[i] = resample(torch.arange(len(labels)), 1, resampling, share, generator).numpy()[0]
         else:
-            raise DataError(f"A {how} of these {len(labels)} rows keeps only one class, however often it is drawn.")
+            raise DataError(
+                f"A {resampling} of these {len(labels)} rows keeps only one class, however often it is drawn."
+            )
     return table

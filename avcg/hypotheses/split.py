@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, whole
-from avcg.hypotheses.base import HypothesisDistribution, model_in_force, seeded
-from avcg.hypotheses.black_box import Asked
+from avcg.errors import SettingError, check_int
+from avcg.hypotheses.base import HypothesisDistribution, deployed_model, seeded
+from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
-from avcg.hypotheses.predictors import Joined, Predictors, Remote
+from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.space.tabular import TabularSpace
 
 # Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
@@ -22,21 +22,21 @@ _FRESH_DRAWS = 50
 
 
 @dataclass(frozen=True, eq=False)
-class Roles:
+class HypothesisSplit:
     """Hypotheses by what they are for; no two parts share a member of a finite set.
 
     Attributes:
-        teachers: What is trained against.
-        tuning: What a margin is chosen by, on rows that were not trained on. Of a set of fewer than four, or where
+        train: What is trained against.
+        calibration: What a margin is chosen by, on rows that were not trained on. Of a set of fewer than four, or where
             nothing is tuned, the teachers.
-        fresh: What certificates ask, and nothing else does; None where the set has a single member.
-        in_force: The model whose decision counts; the teachers' mean where there is no such model.
+        test: What certificates ask, and nothing else does; None where the set has a single member.
+        deployed: The model whose decision counts; the teachers' mean where there is no such model.
     """
 
-    teachers: HypothesisDistribution
-    tuning: Predictors
-    fresh: Predictors | None
-    in_force: Predictors
+    train: HypothesisDistribution
+    calibration: Predictors
+    test: Predictors | None
+    deployed: Predictors
 
     @classmethod
     def of(
@@ -44,122 +44,121 @@ class Roles:
         hypotheses: HypothesisDistribution,
         generator: torch.Generator | None = None,
         *,
-        in_force: Predictors | None = None,
-        n_fresh: int | None = None,
-        n_teachers: int = 50,
+        deployed: Predictors | None = None,
+        n_test: int | None = None,
+        n_train: int = 50,
         tune: bool = True,
-    ) -> Roles:
+    ) -> HypothesisSplit:
         """Part a distribution.
 
         Args:
             hypotheses: Of any kind. A finite set is split; anything else is drawn from anew for each part.
             generator: None: seed 0.
-            in_force: The model whose decision counts; None: the one the hypotheses were made around, if any.
-            n_fresh: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
-            n_teachers: Draws that stand for the teachers' mean where there is no model in force.
+            deployed: The model whose decision counts; None: the one the hypotheses were made around, if any.
+            n_test: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
+            n_train: Draws that stand for the teachers' mean where there is no model in force.
             tune: Whether some of a finite set are kept from the teachers to tune by; else all but the fresh teach.
         """
         generator = seeded(generator)
-        if n_fresh is not None:
-            n_fresh = whole(n_fresh, "'n_fresh'", 0)
-        in_force = model_in_force(hypotheses) if in_force is None else in_force
+        if n_test is not None:
+            n_test = check_int(n_test, "'n_test'", 0)
+        deployed = deployed_model(hypotheses) if deployed is None else deployed
         if isinstance(hypotheses, Mixture):
-            return _mixed(hypotheses, generator, in_force, n_fresh, n_teachers, tune)
-        teachers: HypothesisDistribution
+            return _mixed(hypotheses, generator, deployed, n_test, n_train, tune)
+        train: HypothesisDistribution
         if isinstance(hypotheses, FiniteSet):
-            teachers, tuning, fresh = _split(hypotheses, in_force, generator, n_fresh, tune)
+            train, calibration, test = _split(hypotheses, deployed, generator, n_test, tune)
         else:
-            teachers, tuning = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
-            count = _FRESH_DRAWS if n_fresh is None else n_fresh
-            fresh = hypotheses.sample(count, generator=generator) if count else None
-        mean = teachers.sample(n_teachers, generator=generator) if in_force is None else in_force
-        return cls(teachers, tuning, fresh, mean)
+            train, calibration = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
+            count = _FRESH_DRAWS if n_test is None else n_test
+            test = hypotheses.sample(count, generator=generator) if count else None
+        mean = train.sample(n_train, generator=generator) if deployed is None else deployed
+        return cls(train, calibration, test, mean)
 
-    def on(self, device: torch.device) -> Roles:
+    def on(self, device: torch.device) -> HypothesisSplit:
         """The same, with all that is asked again and again living on a device."""
         return replace(
             self,
-            tuning=Remote(self.tuning, device),
-            fresh=None if self.fresh is None else Remote(self.fresh, device),
-            in_force=Remote(self.in_force, device),
+            calibration=OnDevice(self.calibration, device),
+            test=None if self.test is None else OnDevice(self.test, device),
+            deployed=OnDevice(self.deployed, device),
         )
 
 
 def _split(
-    everyone: FiniteSet, in_force: Predictors | None, generator: torch.Generator, n_fresh: int | None, tune: bool
+    everyone: FiniteSet, deployed: Predictors | None, generator: torch.Generator, n_test: int | None, tune: bool
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
     count = len(everyone)
-    if n_fresh is not None and n_fresh > max(0, count - 2):
+    if n_test is not None and n_test > max(0, count - 2):
         raise SettingError(
-            f"Setting 'n_fresh' {n_fresh} of {count} hypotheses aside leaves too few to train on. Lower it, or make"
-            " more."
+            f"Setting 'n_test' {n_test} of {count} hypotheses aside leaves too few to train on. Lower it, or make more."
         )
-    aside = -(-count // _ONE_IN) if n_fresh is None else n_fresh
+    aside = -(-count // _ONE_IN) if n_test is None else n_test
     if count == 1 or aside == 0:
         return everyone, everyone.predictors, None
-    rest, fresh = _set_aside(everyone, in_force, aside, generator)
+    rest, test = _set_aside(everyone, deployed, aside, generator)
     if count < _ONE_IN or not tune:
-        return rest, rest.predictors, fresh
-    teachers, tuning = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
-    return teachers, tuning.predictors, fresh
+        return rest, rest.predictors, test
+    train, calibration = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
+    return train, calibration.predictors, test
 
 
 def _set_aside(
-    members: FiniteSet, in_force: Predictors | None, count: int, generator: torch.Generator
+    members: FiniteSet, deployed: Predictors | None, count: int, generator: torch.Generator
 ) -> tuple[FiniteSet, Predictors | None]:
     """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
     weights = members.predictors.weights.cpu().clone()
-    if in_force is not None and len(in_force) == 1 and isinstance(members.space, TabularSpace):
-        weights[_same(members.predictors, in_force, members.space)] = 0.0
+    if deployed is not None and len(deployed) == 1 and isinstance(members.space, TabularSpace):
+        weights[_same(members.predictors, deployed, members.space)] = 0.0
     count = min(count, int((weights > 0).sum()))
     if not count:
         return members, None
     chosen = torch.multinomial(weights, count, generator=generator).sort().values
     left = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
-    fresh = members.predictors.subset(chosen)
-    fresh.weights = torch.full((count,), 1.0 / count)
+    test = members.predictors.subset(chosen)
+    test.weights = torch.full((count,), 1.0 / count)
     rest = FiniteSet(
         members.predictors.subset(torch.nonzero(left).flatten()), members.space, members.classes, members.base
     )
-    return rest, fresh
+    return rest, test
 
 
-def _same(members: Predictors, in_force: Predictors, space: TabularSpace) -> Tensor:
+def _same(members: Predictors, deployed: Predictors, space: TabularSpace) -> Tensor:
     """(S,) which hypotheses are the model in force."""
-    if isinstance(members, Asked):  # trees that differ may well agree on a few points
-        known = {id(box.model) for box in in_force.boxes}
+    if isinstance(members, BlackBoxPredictors):  # trees that differ may well agree on a few points
+        known = {id(box.model) for box in deployed.boxes}
         return torch.tensor([id(box.model) in known for box in members.members])
     probe = torch.zeros(3, *space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
     with torch.no_grad():
-        return (members.log_probs(probe) - in_force.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
+        return (members.log_probs(probe) - deployed.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
 
 
 def _mixed(
     mixture: Mixture,
     generator: torch.Generator,
-    in_force: Predictors | None,
-    n_fresh: int | None,
-    n_teachers: int,
+    deployed: Predictors | None,
+    n_test: int | None,
+    n_train: int,
     tune: bool,
-) -> Roles:
+) -> HypothesisSplit:
     """Each component is parted by itself, and the parts are mixed again."""
     parts = [
-        Roles.of(part, generator, in_force=in_force, n_fresh=n_fresh, n_teachers=n_teachers, tune=tune)
+        HypothesisSplit.of(part, generator, deployed=deployed, n_test=n_test, n_train=n_train, tune=tune)
         for part in mixture.components
     ]
-    teachers = Mixture([part.teachers for part in parts], mixture.shares)
-    missing = [i for i, part in enumerate(parts) if part.fresh is None]
-    if missing and n_fresh != 0:
+    train = Mixture([part.train for part in parts], mixture.shares)
+    missing = [i for i, part in enumerate(parts) if part.test is None]
+    if missing and n_test != 0:
         raise SettingError(
             f"Component {missing[0]} of the mixture has a single hypothesis, so none of it can be set aside for a"
-            " certificate. Give it more, or set n_fresh=0 and do without certificates."
+            " certificate. Give it more, or set n_test=0 and do without certificates."
         )
-    fresh = None if missing else _by_share([part.fresh for part in parts if part.fresh is not None], mixture, generator)
-    return Roles(
-        teachers,
-        Joined([part.tuning for part in parts], mixture.shares),
-        fresh,
-        teachers.sample(n_teachers, generator=generator) if in_force is None else in_force,
+    test = None if missing else _by_share([part.test for part in parts if part.test is not None], mixture, generator)
+    return HypothesisSplit(
+        train,
+        Joined([part.calibration for part in parts], mixture.shares),
+        test,
+        train.sample(n_train, generator=generator) if deployed is None else deployed,
     )
 
 

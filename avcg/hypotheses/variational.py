@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.errors import DataError, SettingError, whole
+from avcg.errors import DataError, SettingError, check_int
 from avcg.hypotheses.base import seeded
 from avcg.hypotheses.gaussian import Factor, GaussianPosterior, unflatten
-from avcg.models.adapter import Model, open_model
+from avcg.models.adapter import Model, model_spec
 from avcg.models.batched import stacked_forward
 from avcg.models.stacked_fit import StackedLoss, fit_stacked, mean_cross_entropy
 from avcg.models.training import Epoch, Training, train
@@ -60,7 +60,7 @@ class MeanFieldVI(GaussianPosterior):
         """
         if not 0 < prior_std < math.inf:
             raise SettingError(f"The 'prior_std' of MeanFieldVI must be > 0. Got {prior_std!r} instead.")
-        opened, generator = open_model(model, space), seeded(generator)
+        opened, generator = model_spec(model, space), seeded(generator)
         x = opened.rows(X).cpu()
         targets = y.cpu() if isinstance(y, Tensor) and y.is_floating_point() else opened.labels(y).cpu()
         if targets.shape != x.shape[:1]:
@@ -114,8 +114,8 @@ class SWAG(GaussianPosterior):
             space: What a bare network reads.
             generator: None: seed 0.
         """
-        n_snapshots = whole(n_snapshots, "'n_snapshots' of SWAG", 2)
-        opened = open_model(model, space)
+        n_snapshots = check_int(n_snapshots, "'n_snapshots' of SWAG", 2)
+        opened = model_spec(model, space)
         network = copy.deepcopy(opened.network).cpu().float()
         x, labels = (part.cpu() for part in opened.pair(X, y))
         base = training or Training()

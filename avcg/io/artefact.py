@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import avcg
-from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, whole
+from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, check_int
 from avcg.explainers.avcg import AVCG
-from avcg.hypotheses.black_box import Asked
+from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
-from avcg.hypotheses.predictors import Predictors, Remote, Stacked
-from avcg.hypotheses.split import Roles
+from avcg.hypotheses.predictors import OnDevice, Predictors, Stacked
+from avcg.hypotheses.split import HypothesisSplit
 from avcg.io.folder import (
     FORMAT,
     VERSION,
     as_read,
-    misfit,
     misnoted,
     notes_of,
     read_folder,
     read_manifest,
+    validate,
     write_folder,
 )
 from avcg.io.hypotheses import PARTS, Packer, Unpacker, as_array
@@ -44,7 +44,7 @@ from avcg.method.distillation import Distillation, Fidelity
 from avcg.method.generator import Generator
 from avcg.method.objective import Weights
 from avcg.method.recipe import Recipe, mean_squared
-from avcg.method.reference_set import Bank
+from avcg.method.reference_set import ReferenceSet
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.images import ImageSpace
@@ -70,11 +70,11 @@ _CONTENT: dict[Any, Any] = {
     "classes": {"dtype": str, "values": [(bool, float, str)]},
     "settings": {
         "schema": (str, None), "recipe": (dict, None), "model": bool, "threshold": (float, None), "survival": float,
-        "n_fresh": (int, None), "random_state": int,
+        "n_test": (int, None), "random_state": int,
     },
     "recipe": dict,
     "n_latent": int,
-    "bank_k": int,
+    "reference_k": int,
     "refined_margin": float,
     "calibration": {
         "margin": float, "promise": float, "met": bool, "survival": float, "n_rows": int, "n_hypotheses": int,
@@ -83,7 +83,7 @@ _CONTENT: dict[Any, Any] = {
     "diagnostics": _ROWS,
     "fidelity": [{"rows": str, "agreement": float, "difference": float, "n_rows": int}],
     "hypotheses": {
-        "teachers": dict, "teaching": (dict, None), "tuning": dict, "fresh": (dict, None), "in_force": dict,
+        "judges": dict, "train": (dict, None), "calibration": dict, "test": (dict, None), "deployed": dict,
         "students": (dict, None),
     },
     **PARTS,
@@ -108,19 +108,19 @@ def save(
     packer = Packer(probe, space.decode(probe) if isinstance(space, TabularSpace) else None)
     content, arrays = _pack_space(space)
     content |= _pack_settings(explainer)
-    roles = explainer.roles_
-    teaching = roles.teachers.predictors if isinstance(roles.teachers, FiniteSet) else None
+    roles = explainer.split_
+    teaching = roles.train.predictors if isinstance(roles.train, FiniteSet) else None
     parts = {
-        "teachers": explainer.teachers_,
-        "teaching": None if teaching is explainer.teachers_ else teaching,
-        "tuning": roles.tuning,
-        "fresh": roles.fresh,
-        "in_force": roles.in_force,
+        "judges": explainer.judges_,
+        "train": None if teaching is explainer.judges_ else teaching,
+        "calibration": roles.calibration,
+        "test": roles.test,
+        "deployed": roles.deployed,
         "students": None if explainer.distillation_ is None else explainer.distillation_.students,
     }
     content["hypotheses"] = {name: None if one is None else packer.add(name, one) for name, one in parts.items()}
     content |= {"networks": packer.networks, "boxes": packer.boxes, "frames": packer.frames}
-    arrays |= packer.arrays | {f"bank.{i}": as_array(rows) for i, rows in enumerate(explainer.bank_.rows)}
+    arrays |= packer.arrays | {f"reference.{i}": as_array(rows) for i, rows in enumerate(explainer.reference_set_.rows)}
     arrays |= {f"generator.{name}": as_array(value) for name, value in explainer.generator_.state_dict().items()}
     files = {_WEIGHTS: write_tensors(arrays), **packer.blobs}
     if graphs:
@@ -157,7 +157,7 @@ def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:
     """
     content, files = read_folder(path, FORMAT, VERSION)
     handed = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
-    wrong = misfit(content, _CONTENT)
+    wrong = validate(content, _CONTENT)
     if wrong is not None:
         raise ArtefactError(f"{path} is not what save writes: {wrong}.")
     try:
@@ -171,10 +171,10 @@ def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:
 
 def _probe(explainer: AVCG) -> Tensor:
     """(M, *event) rows by which models are recognised."""
-    near = torch.cat([rows[:_PROBES] for rows in explainer.bank_.rows])
+    near = torch.cat([rows[:_PROBES] for rows in explainer.reference_set_.rows])
     if not isinstance(explainer.space_, TabularSpace):
         return near
-    everyone, rng = torch.cat(list(explainer.bank_.rows)), torch.Generator().manual_seed(0)
+    everyone, rng = torch.cat(list(explainer.reference_set_.rows)), torch.Generator().manual_seed(0)
     first, second = torch.randint(len(everyone), (2, _CROSSED), generator=rng)
     return torch.cat([near, explainer.space_.cross(everyone[first], everyone[second], rng)])
 
@@ -186,24 +186,24 @@ def _opened(content: Mapping[str, Any], files: Mapping[str, bytes], handed: Sequ
     parts: dict[str, Any] = {
         name: None if one is None else found.get(name, one) for name, one in content["hypotheses"].items()
     }
-    in_force, settings = parts["in_force"], content["settings"]
-    everyone = FiniteSet(parts["teaching"] or parts["teachers"], space, classes, in_force)
+    deployed, settings = parts["deployed"], content["settings"]
+    everyone = FiniteSet(parts["train"] or parts["judges"], space, classes, deployed)
     explainer = AVCG(
         everyone,
         None if settings["schema"] is None else Schema.from_json(settings["schema"]),
-        model=_as_model(in_force) if settings["model"] else None,
+        model=_as_model(deployed) if settings["model"] else None,
         threshold=settings["threshold"],
         survival=settings["survival"],
         recipe=None if settings["recipe"] is None else _unpack_recipe(settings["recipe"]),
-        n_fresh=settings["n_fresh"],
-        random_state=whole(settings["random_state"], "'random_state'", 0),
+        n_test=settings["n_test"],
+        random_state=check_int(settings["random_state"], "'random_state'", 0),
     )
     if not 0 < explainer.survival < 1:
         raise ArtefactError(f"The 'survival' of AVCG must be in (0, 1). Got {explainer.survival!r}.")
     explainer.space_, explainer.classes_ = space, classes
-    explainer.teachers_ = parts["teachers"]
-    explainer.roles_ = Roles(everyone, parts["tuning"], parts["fresh"], in_force)
-    explainer.decider_ = Decider(in_force, explainer.threshold)
+    explainer.judges_ = parts["judges"]
+    explainer.split_ = HypothesisSplit(everyone, parts["calibration"], parts["test"], deployed)
+    explainer.decider_ = Decider(deployed, explainer.threshold)
     explainer.refined_margin_ = content["refined_margin"]
     _put_in_place(explainer, content, arrays, parts["students"])
     return explainer
@@ -213,10 +213,10 @@ def _put_in_place(
     explainer: AVCG, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], students: Predictors | None
 ) -> None:
     """All that training would have set."""
-    rows = tuple(torch.from_numpy(arrays[f"bank.{i}"]) for i in range(len(explainer.classes_)))
+    rows = tuple(torch.from_numpy(arrays[f"reference.{i}"]) for i in range(len(explainer.classes_)))
     if any(one.shape[1:] != explainer.space_.event_shape or not len(one) for one in rows):
         raise ArtefactError("The rows of the bank are none of its space.")
-    explainer.bank_ = Bank(rows, content["bank_k"])
+    explainer.reference_set_ = ReferenceSet(rows, content["reference_k"])
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.calibration_ = _unpack_calibration(content["calibration"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
@@ -233,21 +233,21 @@ def _moved(explainer: AVCG, name: str) -> AVCG:
     explainer.device = name
     device = explainer._torch_device()
     if device.type != "cpu":
-        explainer.teachers_, explainer.roles_ = Remote(explainer.teachers_, device), explainer.roles_.on(device)
-        explainer.decider_ = Decider(explainer.roles_.in_force, explainer.threshold)
+        explainer.judges_, explainer.split_ = OnDevice(explainer.judges_, device), explainer.split_.on(device)
+        explainer.decider_ = Decider(explainer.split_.deployed, explainer.threshold)
         explainer.generator_.to(device)
     return explainer
 
 
-def _as_model(in_force: Predictors) -> Any:
+def _as_model(deployed: Predictors) -> Any:
     """The model in force as the user gave it, where it is one."""
-    if isinstance(in_force, Asked) and len(in_force) == 1:
-        return in_force.members[0]
-    return in_force.network if isinstance(in_force, Stacked) and not in_force.overrides else None
+    if isinstance(deployed, BlackBoxPredictors) and len(deployed) == 1:
+        return deployed.members[0]
+    return deployed.network if isinstance(deployed, Stacked) and not deployed.overrides else None
 
 
 def _pack_settings(explainer: AVCG) -> dict[str, Any]:
-    settings = {name: getattr(explainer, name) for name in ("survival", "n_fresh", "random_state")}
+    settings = {name: getattr(explainer, name) for name in ("survival", "n_test", "random_state")}
     settings |= {"threshold": explainer.decider_.threshold, "model": explainer.model is not None}
     settings["schema"] = None if explainer.schema is None else explainer.schema.to_json()
     settings["recipe"] = None if explainer.recipe is None else _pack_recipe(explainer.recipe)
@@ -264,14 +264,14 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
         # Where training went astray, JSON has no word for how far.
         "diagnostics": pack_rows(explainer.diagnostics_.replace([np.inf, -np.inf], np.nan)),
         "fidelity": [] if students is None else [asdict(one) for one in students.fidelity],
-        "bank_k": explainer.bank_.k,
+        "reference_k": explainer.reference_set_.k,
     }
 
 
 def _pack_space(space: Space) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if isinstance(space, TabularSpace):
-        said, arrays = pack_encoding(space.encoding, space.freedom.links)
-        return {"space": {"kind": "table", **said}}, arrays | pack_limits(space.encoding, space.freedom)
+        said, arrays = pack_encoding(space.encoding, space.feasible.links)
+        return {"space": {"kind": "table", **said}}, arrays | pack_limits(space.encoding, space.feasible)
     assert isinstance(space, ImageSpace)
     said = {"kind": "images", "layout": space.layout, "dtype": str(space.dtype), "size": list(space.size)}
     return {"space": said}, {f"space.{name}": as_array(getattr(space, name)) for name in _PIXELS}
@@ -280,7 +280,7 @@ def _pack_space(space: Space) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
 def _unpack_space(said: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Space:
     if said["kind"] == "table":
         return TabularSpace(*unpack_encoding(said, arrays))
-    wrong = misfit(said, _PICTURES, "space")
+    wrong = validate(said, _PICTURES, "space")
     tensors: dict[str, Tensor] = {name: torch.from_numpy(arrays[f"space.{name}"]) for name in _PIXELS}
     depth, height, width = size = said["size"] if wrong is None else (0, 0, 0)
     for name, tensor in tensors.items():
@@ -368,7 +368,7 @@ def _unpack_recipe(said: Mapping[str, Any]) -> Recipe:
     pattern: dict[Any, Any] = {f"{name}?": _kind(value) for name, value in vars(Recipe()).items()}
     pattern |= {"weights?": {f"{one.name}?": float for one in fields(Weights)}, "temperature?": ([float, float], None)}
     pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"forgotten": str}, None))
-    wrong = misfit(said, pattern, "recipe")
+    wrong = validate(said, pattern, "recipe")
     if wrong is not None:
         raise ArtefactError(f"This is no recipe: {wrong}.")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}

@@ -26,7 +26,7 @@ except ImportError:  # Windows has no such locks: there, two saves into one fold
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "avcg.artefact", 1  # of stored explainers
+FORMAT, VERSION = "avcg.artefact", 2  # of stored explainers
 _DIGITS = 16  # of a hash in a file's name
 _LARGEST = 2**63  # no whole number that means something is larger
 # What only a save can have left: files named by their content, and halves of files.
@@ -55,15 +55,15 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
     try:
         check_folder(folder, content["format"])
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder) as settle:
+        with _alone(folder) as finalize:
             _refuse_strangers(folder, content["format"])
             for name, data in files.items():
                 place = folder / named[name]["file"]
                 if not _holds(place, data):
                     replace_file(place, data)
-            settle()  # all that the manifest will name is there before it is
+            finalize()  # all that the manifest will name is there before it is
             replace_file(folder / MANIFEST, _text(manifest))
-            settle()
+            finalize()
             kept = {MANIFEST, *(entry["file"] for entry in named.values())}
             for one in folder.iterdir():
                 if one.name not in kept and _OURS.fullmatch(one.name):
@@ -108,7 +108,7 @@ def read_folder(
     Args:
         path: The folder.
         kind: The format that its manifest must name.
-        version: The newest that can be read.
+        version: The one that can be read.
         names: The files to read; None: all.
 
     Raises:
@@ -152,18 +152,20 @@ def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
         text = _text(manifest)
     except (ValueError, OSError, RecursionError) as error:
         raise ArtefactError(f"{place} cannot be read: {error}.") from None
-    wrong = misfit(manifest, {"format": str, "version": int, ...: object})
+    wrong = validate(manifest, {"format": str, "version": int, ...: object})
     if wrong is not None:
         raise ArtefactError(f"{place} is no manifest: {wrong}.")
     if manifest["format"] != kind:
         raise ArtefactError(f"{folder} holds {manifest['format']!r}, not {kind!r}.")
-    if not 1 <= manifest["version"] <= version:
+    if manifest["version"] != version:
+        older = manifest["version"] < version
         raise ArtefactError(
-            f"{folder} has format version {manifest['version']}; this avcg reads up to {version}. Update avcg."
+            f"{folder} has format version {manifest['version']}; this avcg reads version {version}."
+            f" {'Fit the explainer again and save it' if older else 'Update avcg'}."
         )
     if text != data or manifest.get("sha256") != _digest(manifest):
         raise ArtefactError(f"{place} was changed after it was written. Save the explainer again.")
-    wrong = misfit(manifest.get("files"), {...: {"file": str, "sha256": str, "bytes": int}}, "files")
+    wrong = validate(manifest.get("files"), {...: {"file": str, "sha256": str, "bytes": int}}, "files")
     for name, entry in ({} if wrong else manifest["files"]).items():
         # So that a manifest cannot name files of another folder.
         if not _NAME.fullmatch(name) or entry["file"] != _place(name, entry["sha256"]):
@@ -205,7 +207,7 @@ def misnoted(notes: Any, labels: Sequence[Any]) -> str | None:
     >>> misnoted({"positive": "maybe", "by": "someone"}, ["no", "yes"])
     "about.positive is 'maybe', which is no label: there is 'no', 'yes'"
     """
-    wrong = misfit(notes, _NOTES, "about")
+    wrong = validate(notes, _NOTES, "about")
     if wrong is not None or "positive" not in notes:
         return wrong
     wanted = notes["positive"]
@@ -222,13 +224,13 @@ def notes_of(path: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """
     labels = {"classes": {"values": [object], ...: object}, ...: object}
     found: dict[str, Any] = manifest.get("about", {})
-    wrong = misfit(manifest, labels) or misnoted(found, manifest["classes"]["values"])
+    wrong = validate(manifest, labels) or misnoted(found, manifest["classes"]["values"])
     if wrong is not None:
         raise ArtefactError(f"The notes in {path} cannot be gone by: {wrong}. Save the explainer again without it.")
     return found
 
 
-def misfit(value: Any, pattern: Any, where: str = "it") -> str | None:
+def validate(value: Any, pattern: Any, where: str = "it") -> str | None:
     """Where a value of JSON is not as a pattern says; None where it is.
 
     Args:
@@ -243,12 +245,12 @@ def misfit(value: Any, pattern: Any, where: str = "it") -> str | None:
     """
     wrong = f"{where} is {value!r:.60}"
     if isinstance(pattern, tuple):
-        return None if any(misfit(value, one) is None for one in pattern) else wrong
+        return None if any(validate(value, one) is None for one in pattern) else wrong
     if isinstance(pattern, list):
         if not isinstance(value, list) or len(value) != len(pattern) != 1:
             return wrong
         each = pattern * len(value) if len(pattern) == 1 else pattern
-        found = (misfit(one, inner, f"{where}[{i}]") for i, (one, inner) in enumerate(zip(value, each, strict=True)))
+        found = (validate(one, inner, f"{where}[{i}]") for i, (one, inner) in enumerate(zip(value, each, strict=True)))
         return next((one for one in found if one is not None), None)
     if isinstance(pattern, dict):
         if not isinstance(value, dict):
@@ -258,7 +260,7 @@ def misfit(value: Any, pattern: Any, where: str = "it") -> str | None:
             return f"{where} lacks {lacking[0]!r}"
         for name, one in value.items():
             inner = pattern.get(name, pattern.get(f"{name}?", pattern.get(...)))
-            found_here = f"{where} has {name!r}" if inner is None else misfit(one, inner, f"{where}.{name}")
+            found_here = f"{where} has {name!r}" if inner is None else validate(one, inner, f"{where}.{name}")
             if found_here is not None:
                 return found_here
         return None

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from avcg.errors import ArtefactError, AvcgError, SettingError
-from avcg.hypotheses.black_box import Asked
-from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked, normalised
+from avcg.hypotheses.black_box import BlackBoxPredictors
+from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked, normalised
 from avcg.io.black_boxes import BOX, open_box, pack_box
-from avcg.io.folder import misfit
+from avcg.io.folder import validate
 from avcg.io.networks import build, describe
-from avcg.models.adapter import open_model
+from avcg.models.adapter import model_spec
 from avcg.models.black_box import BlackBox
 from avcg.space.serialize import pack_rows, unpack_rows
 
@@ -66,7 +66,7 @@ class Packer:
         Raises:
             SettingError: If they are functions of codes, which no file can hold.
         """
-        if isinstance(predictors, Remote):
+        if isinstance(predictors, OnDevice):
             return self.add(name, predictors.inner.to("cpu"))
         self.arrays[f"{name}.weights"] = as_array(predictors.weights)
         if isinstance(predictors, Joined):
@@ -76,7 +76,7 @@ class Packer:
         if isinstance(predictors, Stacked):
             self.arrays |= {f"{name}.of.{key}": as_array(value) for key, value in predictors.overrides.items()}
             return {"kind": "stacked", "network": self._network(predictors.network)}
-        if isinstance(predictors, Asked):
+        if isinstance(predictors, BlackBoxPredictors):
             return {"kind": "asked", "members": [self._box(box) for box in predictors.members]}
         raise SettingError(f"Hypotheses of the kind {type(predictors).__name__} are functions, which cannot be saved.")
 
@@ -164,7 +164,7 @@ class Unpacker:
 
     def get(self, name: str, packed: Mapping[str, Any]) -> Predictors:
         """The hypotheses that were added under a name."""
-        wrong = misfit(packed, _KINDS, name)
+        wrong = validate(packed, _KINDS, name)
         if wrong is not None:
             raise ArtefactError(f"These are no hypotheses: {wrong}.")
         found: Predictors
@@ -177,7 +177,7 @@ class Unpacker:
         elif packed["kind"] == "stacked":
             found = Stacked(_nth(self._networks, packed["network"]), self._state(f"{name}.of."))
         else:
-            found = Asked([_nth(self._boxes, place) for place in packed["members"]])
+            found = BlackBoxPredictors([_nth(self._boxes, place) for place in packed["members"]])
         weights = torch.from_numpy(self._arrays[f"{name}.weights"])
         normalised(weights, len(found))  # refuses what are no weights
         found.weights = weights  # as they are: scaling them again may change the last digit
@@ -195,7 +195,7 @@ class Unpacker:
             return network
         for one in self._handed:
             with suppress(Exception):  # somebody else's code, or something else: it is not this one
-                own = copy.deepcopy(open_model(one).network).cpu().eval().requires_grad_(False)
+                own = copy.deepcopy(model_spec(one).network).cpu().eval().requires_grad_(False)
                 own.load_state_dict(state)
                 if _apart(_said(own, self._probe), said) <= _CLOSE:
                     return own
@@ -257,8 +257,8 @@ class Unpacker:
 
 def as_array(value: Tensor) -> NDArray[Any]:
     """A tensor as an array of the same numbers."""
-    plain = value.detach().cpu()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # numpy has no such short numbers
+    to_json = value.detach().cpu()
+    return (to_json.float() if to_json.dtype == torch.bfloat16 else to_json).numpy()  # numpy has no such short numbers
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from avcg.errors import ArtefactError
 from avcg.models.dropout_masks import GaussianDropout, Noise
-from avcg.models.piecewise_linear import Ramps
+from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.sklearn import Beside, MeanProbability
 
 _CONV = (
@@ -73,7 +73,7 @@ def _described(network: nn.Module) -> dict[str, Any] | None:
         return None if None in children.values() else {"layer": kind.__name__, "children": children}
     if isinstance(network, Noise) and kind is Noise:
         return {"layer": "Noise", "shape": list(network.mask.shape)}
-    if isinstance(network, Ramps) and kind is Ramps:
+    if isinstance(network, PiecewiseLinearEncoding) and kind is PiecewiseLinearEncoding:
         return {"layer": "Ramps", "n_inputs": network.n_outputs - len(network.at), "n_steps": len(network.at)}
     if isinstance(network, MeanProbability) and kind is MeanProbability:
         return {"layer": "MeanProbability", "members": len(network.log_shares)}
@@ -100,7 +100,7 @@ def _built(description: Mapping[str, Any]) -> nn.Module:
         "Sequential": lambda said: _in_order({name: _built(child) for name, child in said["children"].items()}),
         "Beside": lambda said: Beside([_built(child) for child in said["children"].values()]),
         "Noise": lambda said: Noise(torch.empty(said["shape"])),
-        "Ramps": lambda said: Ramps.empty(said["n_inputs"], said["n_steps"]),
+        "Ramps": lambda said: PiecewiseLinearEncoding.empty(said["n_inputs"], said["n_steps"]),
         "MeanProbability": lambda said: _mean_probability(said["members"]),
     }
     name = description["layer"]

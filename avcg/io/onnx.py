@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
-from avcg.hypotheses.predictors import Joined, Predictors, Remote, Stacked
+from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked
 from avcg.io.scorer import GENERATOR, JUDGES, TABLES
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
-from avcg.method.generator import Generator, Request
+from avcg.method.generator import Condition, Generator
 from avcg.method.tries import CONFIDENCE, LATENTS_EACH
 from avcg.space.relax import Relaxation
 from avcg.space.tabular import TabularSpace
@@ -35,7 +35,7 @@ _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 _CLOSE = 1e-4  # the most that a graph may differ from what it was made from, on rows of the bank
 
 
-def lacking() -> str | None:
+def missing_dependency() -> str | None:
     """The first of the packages that exporting needs and that is not installed."""
     return next((name for name in _NEEDED if find_spec(name) is None), None)
 
@@ -51,7 +51,7 @@ class Answering(nn.Module):
     def __init__(self, generator: Generator, space: TabularSpace) -> None:
         super().__init__()
         self.generator = generator
-        self._relaxation = Relaxation.of(space.encoding, space.freedom, torch.device("cpu"), torch.float32)
+        self._relaxation = Relaxation.of(space.encoding, space.feasible, torch.device("cpu"), torch.float32)
 
     def forward(
         self,
@@ -71,8 +71,8 @@ class Answering(nn.Module):
             self._relaxation,
             low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, cap=cap,
         )  # fmt: skip
-        leeway = margin[:, None] if self.generator.kind == "latent" else limits.leeway(x)
-        request = Request(x, target, leeway, margin)
+        constraint_features = margin[:, None] if self.generator.kind == "latent" else limits.constraint_features(x)
+        request = Condition(x, target, constraint_features, margin)
         proposal = self.generator.propose(request, noise)
         gates = None if proposal.gates is None else proposal.gates > 0
         return limits.relax(proposal.raw, x, gates)
@@ -106,7 +106,7 @@ def _all_at_once(predictors: Predictors, x: Tensor) -> Tensor:
 
 def are_networks(predictors: Predictors | None) -> bool:
     """Whether hypotheses are stacks of layers, of which there can be a graph."""
-    if isinstance(predictors, Remote):
+    if isinstance(predictors, OnDevice):
         return are_networks(predictors.inner)
     if isinstance(predictors, Joined):
         return all(are_networks(group) for group in predictors.groups)
@@ -123,15 +123,15 @@ def generator_graph(explainer: Amortized) -> bytes:
     if not isinstance(space, TabularSpace):
         raise SettingError("Generators of tables can be exported. This one is of images.")
     module = Answering(copy.deepcopy(explainer.generator_).cpu(), space).eval()
-    x = torch.cat([rows[:64] for rows in explainer.bank_.rows])
+    x = torch.cat([rows[:64] for rows in explainer.reference_set_.rows])
     target = torch.arange(len(x)) % len(explainer.classes_)
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
-    given = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
-    coded = requests.freedom.coded(space.encoding)
-    given |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
-    return _export(module, given, "answer")
+    from_models = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
+    coded = requests.feasible.coded(space.encoding)
+    from_models |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
+    return _export(module, from_models, "answer")
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -140,29 +140,29 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     Raises:
         SettingError: If there can be no graph of the models.
     """
-    fresh, teachers, space = explainer.roles_.fresh, explainer.teachers_, explainer.space_
-    if not (are_networks(teachers) and are_networks(fresh)) or not isinstance(space, TabularSpace):
+    fresh, train, space = explainer.split_.test, explainer.judges_, explainer.space_
+    if not (are_networks(train) and are_networks(fresh)) or not isinstance(space, TabularSpace):
         raise SettingError("Graphs are for tables and models that are networks of linear layers. Save without graphs.")
     generator = generator_graph(explainer)
-    everyone = [_at_home(one) for one in (teachers, fresh) if one is not None]
-    n_fresh, in_force = 0 if fresh is None else len(fresh), explainer.roles_.in_force
-    _, arrays = pack_encoding(space.encoding, space.freedom.links)
-    arrays |= pack_limits(space.encoding, space.freedom)
-    arrays |= {f"bank.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.bank_.rows)}
+    everyone = [_at_home(one) for one in (train, fresh) if one is not None]
+    n_test, deployed = 0 if fresh is None else len(fresh), explainer.split_.deployed
+    _, arrays = pack_encoding(space.encoding, space.feasible.links)
+    arrays |= pack_limits(space.encoding, space.feasible)
+    arrays |= {f"reference.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.reference_set_.rows)}
     arrays |= {f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * MOST_ANSWERS + 1)}
-    arrays["in_force.weights"], arrays["teachers.weights"] = in_force.weights.numpy(), teachers.weights.numpy()
-    bounds = clopper_pearson(np.arange(n_fresh + 1), n_fresh, CONFIDENCE) if n_fresh else np.zeros(1)
+    arrays["deployed.weights"], arrays["judges.weights"] = deployed.weights.numpy(), train.weights.numpy()
+    bounds = clopper_pearson(np.arange(n_test + 1), n_test, CONFIDENCE) if n_test else np.zeros(1)
     files = {
         GENERATOR: generator,
-        JUDGES: judge_graph(Joined(everyone), torch.cat([rows[:64] for rows in explainer.bank_.rows])),
+        JUDGES: judge_graph(Joined(everyone), torch.cat([rows[:64] for rows in explainer.reference_set_.rows])),
         TABLES: write_tensors({**arrays, "lower_bounds": bounds}),
     }
-    said = {"n_in_force": len(in_force), "n_teachers": len(teachers), "n_fresh": n_fresh}
+    said = {"n_deployed": len(deployed), "n_judges": len(train), "n_test": n_test}
     return {**said, "single_pass": explainer.recipe_.single_pass}, files
 
 
 def _at_home(predictors: Predictors) -> Predictors:
-    return predictors.inner.to("cpu") if isinstance(predictors, Remote) else predictors
+    return predictors.inner.to("cpu") if isinstance(predictors, OnDevice) else predictors
 
 
 def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
@@ -176,7 +176,7 @@ def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
 
 
 @torch.no_grad()
-def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> bytes:
+def _export(module: nn.Module, from_models: Mapping[str, Tensor], output: str) -> bytes:
     """A graph with any number of rows.
 
     Raises:
@@ -191,24 +191,26 @@ def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> byte
     with _quiet():
         program = torch.onnx.export(
             module,
-            tuple(given.values()),
+            tuple(from_models.values()),
             dynamo=True,
             verbose=False,
             opset_version=_OPSET,
-            input_names=list(given),
+            input_names=list(from_models),
             output_names=[output],
-            dynamic_shapes=tuple({0: rows} for _ in given),
+            dynamic_shapes=tuple({0: rows} for _ in from_models),
             custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
         )
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    for count in (len(given["x"]), 1):
-        some = {name: value[:count] for name, value in given.items()}
+    for count in (len(from_models["x"]), 1):
+        some = {name: value[:count] for name, value in from_models.items()}
         (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
-        apart = float(np.abs(found - module(*some.values()).numpy()).max())
-        if not apart <= _CLOSE:
-            raise ArtefactError(f"The exported graph differs from what it was made from by {apart:.2g}. Report this.")
+        pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
+        if not pairwise_distance <= _CLOSE:
+            raise ArtefactError(
+                f"The exported graph differs from what it was made from by {pairwise_distance:.2g}. Report this."
+            )
     return content
 
 

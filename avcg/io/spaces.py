@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, MissingExtraError
-from avcg.io.folder import misfit
+from avcg.io.folder import validate
 from avcg.method.tries import LATENTS_EACH, RETRY_LATENTS
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
-from avcg.space.constraints import Freedom
+from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Codes, Encoding, Floats, Values
 from avcg.space.links import Link
 
@@ -31,7 +31,7 @@ _SCORED: dict[Any, Any] = {
     "classes": {"values": [(bool, float, str)], ...: object},
     "settings": {"survival": float, "threshold": (float, None), ...: object},
     "calibration": {"margin": float, ...: object},
-    "scorer": {"n_in_force": int, "n_teachers": int, "n_fresh": int, "single_pass": bool},
+    "scorer": {"n_deployed": int, "n_judges": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
 
@@ -46,34 +46,34 @@ def pack_encoding(encoding: Encoding, links: tuple[Link, ...]) -> tuple[dict[str
     return {"schema": encoding.schema.to_json(), "scaling": encoding.scaling}, arrays
 
 
-def pack_limits(encoding: Encoding, freedom: Freedom) -> dict[str, NDArray[Any]]:
+def pack_limits(encoding: Encoding, feasible: FeasibleSet) -> dict[str, NDArray[Any]]:
     """What may change, as arrays by name, where that is less than the schema says: of a space that was restricted."""
-    of_schema = Freedom.of(encoding, freedom.links)
-    pairs = {name: (getattr(freedom, name), getattr(of_schema, name)) for name in _LIMITS}
+    of_schema = FeasibleSet.of(encoding, feasible.links)
+    pairs = {name: (getattr(feasible, name), getattr(of_schema, name)) for name in _LIMITS}
     return {f"limits.{name}": mine for name, (mine, other) in pairs.items() if not np.array_equal(mine, other)}
 
 
-def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> tuple[Encoding, Freedom]:
+def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> tuple[Encoding, FeasibleSet]:
     """What `pack_encoding` packed, and what may change: as `pack_limits` says, or else as the schema does.
 
     Raises:
         ArtefactError: If the values and the arrays do not belong together.
         SchemaError: If the schema is none.
     """
-    wrong = misfit(packed, _PACKED, "space")
+    wrong = validate(packed, _PACKED, "space")
     if wrong is not None:
         raise ArtefactError(f"These are no columns: {wrong}.")
     schema = Schema.from_json(packed["schema"])
     scales = {name: _array(arrays, f"encoding.{name}", "f", len(schema.numeric)) for name in _SCALES}
     encoding = Encoding(schema, packed["scaling"], **scales)
     links = tuple(_link(encoding, group, f"link.{i}.", arrays) for i, group in enumerate(schema.links))
-    freedom = Freedom.of(encoding, links)
+    feasible = FeasibleSet.of(encoding, links)
     limits: dict[str, Any] = {}
     for name in _LIMITS:
         if f"limits.{name}" in arrays:
-            alike = np.zeros(1, int) if name == "max_changes" else getattr(freedom, name)
+            alike = np.zeros(1, int) if name == "max_changes" else getattr(feasible, name)
             limits[name] = _array(arrays, f"limits.{name}", alike.dtype.kind, *alike.shape)
-    return encoding, replace(freedom, **limits)
+    return encoding, replace(feasible, **limits)
 
 
 def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[str, NDArray[Any]]) -> Link:
@@ -108,31 +108,31 @@ class Scored:
 
     Attributes:
         encoding: What codes mean.
-        freedom: What may change.
+        feasible: What may change.
         classes: The labels.
         survival: The share of models that is promised.
         threshold: Probability of the second class from which it is decided for; None: the likeliest is.
         margin: The log-odds to aim at beyond that.
         single_pass: Whether nothing more is tried.
         weights: (I,) of the models in force, which are the first of the teachers.
-        teacher_weights: (T,) of the teachers.
+        judge_weights: (T,) of the teachers.
         bounds: (F + 1,) what is proven where so many of F set-aside models agree.
         noise: By the number of latents, (K, L).
-        bank: For each class, (B, D) rows.
+        n_reference: For each class, (B, D) rows.
     """
 
     encoding: Encoding
-    freedom: Freedom
+    feasible: FeasibleSet
     classes: list[Any]
     survival: float
     threshold: float | None
     margin: float
     single_pass: bool
     weights: Codes
-    teacher_weights: Codes
+    judge_weights: Codes
     bounds: Floats
     noise: Mapping[int, Codes]
-    bank: Sequence[Codes]
+    reference: Sequence[Codes]
 
 
 def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Scored:
@@ -141,7 +141,7 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     Raises:
         ArtefactError: If something is missing, or cannot be what it should, with the reason.
     """
-    wrong = misfit(manifest, _SCORED)
+    wrong = validate(manifest, _SCORED)
     if wrong is not None:
         raise ArtefactError(f"This is no manifest of a scorer: {wrong}.")
     said, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
@@ -152,29 +152,29 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             raise ArtefactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
     if settings["threshold"] is not None and len(classes) != 2:
         raise ArtefactError(f"A threshold is for two classes. Got {len(classes)}.")
-    in_force, teachers, fresh = (said[name] for name in ("n_in_force", "n_teachers", "n_fresh"))
-    if not (1 <= in_force <= teachers and fresh >= 0):
-        raise ArtefactError(f"There cannot be {in_force} models in force of {teachers}, and {fresh} set aside.")
-    encoding, freedom = unpack_encoding(manifest["space"], arrays)
+    deployed, judges, test = (said[name] for name in ("n_deployed", "n_judges", "n_test"))
+    if not (1 <= deployed <= judges and test >= 0):
+        raise ArtefactError(f"There cannot be {deployed} deployed models of {judges}, and {test} held out.")
+    encoding, feasible = unpack_encoding(manifest["space"], arrays)
     latents = sum(name.startswith("noise.") for name in arrays)
     size = arrays["noise.1"].size if "noise.1" in arrays else 0
     if latents < max(LATENTS_EACH, RETRY_LATENTS) or not size:
         raise ArtefactError(f"There are {latents} sets of latents of size {size}, which is too little to answer with.")
     found = Scored(
         encoding=encoding,
-        freedom=freedom,
+        feasible=feasible,
         classes=classes,
         survival=settings["survival"],
         threshold=settings["threshold"],
         margin=manifest["calibration"]["margin"],
         single_pass=said["single_pass"],
-        weights=_array(arrays, "in_force.weights", "f", in_force),
-        teacher_weights=_array(arrays, "teachers.weights", "f", teachers),
-        bounds=_array(arrays, "lower_bounds", "f", fresh + 1),
+        weights=_array(arrays, "deployed.weights", "f", deployed),
+        judge_weights=_array(arrays, "judges.weights", "f", judges),
+        bounds=_array(arrays, "lower_bounds", "f", test + 1),
         noise={count: _array(arrays, f"noise.{count}", "f", count, size) for count in range(1, latents + 1)},
-        bank=[_rows(arrays, f"bank.{i}", encoding.width) for i in range(len(classes))],
+        reference=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
     )
-    for weights in (found.weights, found.teacher_weights):
+    for weights in (found.weights, found.judge_weights):
         if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _CLOSE:
             raise ArtefactError(f"Models are weighed by shares that add up to 1. Got {weights[:4]}.")
     if not ((found.bounds >= 0) & (found.bounds <= 1)).all():

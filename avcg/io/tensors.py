@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError
-from avcg.io.folder import misfit
+from avcg.io.folder import validate
 
 _DTYPES = {
     "F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1",
@@ -46,7 +46,7 @@ def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
         if len(data) < start:
             raise ValueError("they end before their header does")
         header = json.loads(data[_LENGTH:start])
-        wrong = misfit(header, {"__metadata__?": {...: str}, ...: _ENTRY})
+        wrong = validate(header, {"__metadata__?": {...: str}, ...: _ENTRY})
         if wrong is not None:
             raise ValueError(wrong)
         entries = {name: entry for name, entry in header.items() if name != "__metadata__"}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.decision import Decider
-from avcg.method.query import Question
+from avcg.method.query import Query
 
 # Standard errors over hypotheses by which a promise is kept clear.
 CLEAR = 2.0
@@ -65,7 +65,7 @@ def survival_of(decider: Decider, hypotheses: Predictors, answers: Tensor, targe
 def calibrate(
     margins: Sequence[float],
     answer: Callable[[float], Tensor],
-    question: Question,
+    query: Query,
     decider: Decider,
     hypotheses: Predictors,
     promise: float,
@@ -77,7 +77,7 @@ def calibrate(
     Args:
         margins: Ascending.
         answer: From a margin to (B, *event) answers.
-        question: The B rows, not trained on.
+        query: The B rows, not trained on.
         decider: The model in force.
         hypotheses: Not trained on either.
         promise: The share of models that is to agree.
@@ -85,16 +85,16 @@ def calibrate(
     rows = []
     for margin in margins:
         answers = answer(margin)
-        survival, error = survival_of(decider, hypotheses, answers, question.target)
-        valid = decider.valid(decider.probabilities(answers), question.target)
+        survival, error = survival_of(decider, hypotheses, answers, query.target)
+        valid = decider.valid(decider.probabilities(answers), query.target)
         rows.append(
             {
                 "margin": margin,
                 "survival": survival,
                 "error": error,
                 "validity": float(valid.float().mean()),
-                "distance": float(question.space.distance(answers, question.x).mean()),
-                "changes": float(question.space.count_changes(answers, question.x).mean()),
+                "distance": float(query.space.distance(answers, query.x).mean()),
+                "changes": float(query.space.count_changes(answers, query.x).mean()),
             }
         )
     holds = [min(row["survival"] - CLEAR * row["error"], row["validity"]) >= promise for row in rows]
@@ -106,6 +106,6 @@ def calibrate(
         met=any(holds),
         survival=survivals[chosen],
         frontier=pd.DataFrame(rows).set_index("margin"),
-        n_rows=len(question.x),
+        n_rows=len(query.x),
         n_hypotheses=len(hypotheses),
     )

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.method.generator import Generator, Request
+from avcg.method.generator import Condition, Generator
 from avcg.method.objective import Distance, Draws, Weights, objective
 from avcg.method.risk import Hinge, Risk
 from avcg.space.base import Space
 
 
-class SteadyLoss:
+class GraphedLoss:
     """The objective where nothing but tensors of the same shapes differs from step to step.
 
     Args:
@@ -41,14 +41,14 @@ class SteadyLoss:
         risk: Risk | None,
         spread: float,
         distance: Distance | None,
-        apart: float,
+        min_separation: float,
         predictors: Predictors | None,
     ) -> None:
         self.generator, self.space, self.weights, self.risk, self.spread = generator, space, weights, risk, spread
-        self.distance, self.apart, self.predictors = distance, apart, predictors
+        self.distance, self.min_separation, self.predictors = distance, min_separation, predictors
         self._replay: _Recorded | None = None
 
-    def __call__(self, request: Request, latent: Tensor, predictors: Predictors) -> Tensor:
+    def __call__(self, request: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
         """The mean loss of a batch: replayed on a GPU, computed anywhere else.
 
         Args:
@@ -63,15 +63,15 @@ class SteadyLoss:
             own = predictors.overrides
         if not request.x.is_cuda:
             return self.computed(request, latent, predictors)
-        given = (request.x, request.target, request.leeway, request.margin, latent, *own.values())
+        from_models = (request.x, request.target, request.constraint_features, request.margin, latent, *own.values())
         if self._replay is None:
-            self._replay = _Recorded(self, predictors, tuple(own), given)
-        if not self._replay.fits(given):  # the last batch of a pass may be shorter
+            self._replay = _Recorded(self, predictors, tuple(own), from_models)
+        if not self._replay.fits(from_models):  # the last batch of a pass may be shorter
             return self.computed(request, latent, predictors)
-        loss: Tensor = self._replay(*given)
+        loss: Tensor = self._replay(*from_models)
         return loss
 
-    def computed(self, request: Request, latent: Tensor, predictors: Predictors) -> Tensor:
+    def computed(self, request: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
         """The mean loss, one operation after the other."""
         terms = objective(
             self.generator,
@@ -82,7 +82,7 @@ class SteadyLoss:
             Draws(latent),
             self.risk or Hinge(request.margin, self.spread),
             distance=self.distance,
-            apart=self.apart,
+            min_separation=self.min_separation,
         )
         return terms.total(self.weights).mean()
 
@@ -91,26 +91,26 @@ class _Recorded(nn.Module):
     """A loss as a function of tensors alone, recorded for those it is given first."""
 
     def __init__(
-        self, loss: SteadyLoss, predictors: Predictors, names: tuple[str, ...], given: tuple[Tensor, ...]
+        self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], from_models: tuple[Tensor, ...]
     ) -> None:
         super().__init__()
         self.generator = loss.generator  # whose gradients are recorded
         self._loss, self._predictors, self._names = loss, predictors, names
-        self._shapes = [one.shape for one in given]
+        self._shapes = [one.shape for one in from_models]
         with warnings.catch_warnings():  # recording is done on a stream of its own, of which torch warns
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
-            own = tuple(one.contiguous() for one in given)  # memory that later ones are written to
+            own = tuple(one.contiguous() for one in from_models)  # memory that later ones are written to
             torch.cuda.make_graphed_callables(self, own)  # puts the replay in place of `forward`
 
-    def fits(self, given: tuple[Tensor, ...]) -> bool:
+    def fits(self, from_models: tuple[Tensor, ...]) -> bool:
         """Whether tensors have the shapes that were recorded."""
-        return [one.shape for one in given] == self._shapes
+        return [one.shape for one in from_models] == self._shapes
 
     def forward(
-        self, x: Tensor, target: Tensor, leeway: Tensor, margin: Tensor, latent: Tensor, *own: Tensor
+        self, x: Tensor, target: Tensor, constraint_features: Tensor, margin: Tensor, latent: Tensor, *own: Tensor
     ) -> Tensor:
         predictors = self._predictors
         if own:
             predictors = copy.copy(predictors)
             predictors.overrides = dict(zip(self._names, own, strict=True))  # type: ignore[attr-defined]
-        return self._loss.computed(Request(x, target, leeway, margin), latent, predictors)
+        return self._loss.computed(Condition(x, target, constraint_features, margin), latent, predictors)

@@ -28,9 +28,9 @@ class Decider:
         if self.threshold is not None and not 0 < self.threshold < 1:
             raise SettingError(f"The 'threshold' of a decision must be in (0, 1). Got {self.threshold!r} instead.")
 
-    def seeing(self, rows: Any) -> Decider:
+    def bind_rows(self, rows: Any) -> Decider:
         """The same, asked about these very rows; see `Predictors.seeing`."""
-        return replace(self, predictors=self.predictors.seeing(rows))
+        return replace(self, predictors=self.predictors.bind_rows(rows))
 
     @torch.no_grad()
     def probabilities(self, x: Tensor) -> Tensor:

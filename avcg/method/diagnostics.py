@@ -9,25 +9,25 @@ import pandas as pd
 from torch import Tensor
 
 from avcg.method.generator import DiagonalNormal
-from avcg.method.query import Question
+from avcg.method.query import Query
 
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 COLLAPSED, _ACTIVE = 0.1, 0.01
 
 
-def look(question: Question, posterior: DiagonalNormal, answers: Tensor) -> dict[str, float]:
+def look(query: Query, posterior: DiagonalNormal, answers: Tensor) -> dict[str, float]:
     """KL, latent units in use, how much people's answers differ, how much is changed.
 
     Args:
-        question: Rows that were not trained on.
+        query: Rows that were not trained on.
         posterior: Theirs.
         answers: (B, *event) to them.
     """
     return {
         "kl": float(posterior.kl().mean()),
         "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
-        "personalisation": personalisation(answers, question.x, question.target),
-        "changes": float(question.space.count_changes(answers, question.x).mean()),
+        "personalisation": personalisation(answers, query.x, query.target),
+        "changes": float(query.space.count_changes(answers, query.x).mean()),
     }
 
 

@@ -18,11 +18,11 @@ from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.method.refine import Deadline, prune
 from avcg.method.risk import lower_log_odds
 from avcg.models.networks import mlp
-from avcg.models.piecewise_linear import Ramps
+from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
 from avcg.space.base import Space
@@ -57,8 +57,8 @@ class Distillation:
     """One student for each model, all trained as one stacked network.
 
     Args:
-        in_force: The model in force, or several whose mean decides.
-        teachers: The models to stand in for beside it.
+        deployed: The model in force, or several whose mean decides.
+        train: The models to stand in for beside it.
         x: (N, D) training rows.
         space: Theirs.
         generator: Of everything.
@@ -69,11 +69,11 @@ class Distillation:
     """
 
     def __init__(
-        self, in_force: Predictors, teachers: Predictors, x: Tensor, space: Space, generator: torch.Generator
+        self, deployed: Predictors, train: Predictors, x: Tensor, space: Space, generator: torch.Generator
     ) -> None:
         if x.dim() != 2:
             raise SettingError("Only models of tables have students. Models of images need gradients: give networks.")
-        self._models, self._n_in_force, self._space = Joined([in_force, teachers]), len(in_force), space
+        self._models, self._n_deployed, self._space = Joined([deployed, train]), len(deployed), space
         self.fidelity: list[Fidelity] = []
         order = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
         share = len(order) // 10
@@ -85,7 +85,7 @@ class Distillation:
         self._said = self._ask(self._x)
         self._n_first = len(self._x)
         numbers = torch.nonzero(~space.is_logit.expand(x.shape[1])).flatten()
-        ramps = Ramps(own, numbers.tolist())
+        ramps = PiecewiseLinearEncoding(own, numbers.tolist())
         layers = mlp(ramps.n_outputs, self._said.shape[-1], _HIDDEN, dropout=0.0, generator=generator)
         network = nn.Sequential(ramps, layers)
         self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), _FIRST, generator, fresh=True)
@@ -105,8 +105,8 @@ class Distillation:
 
     def teach(self) -> tuple[FiniteSet, Predictors]:
         """What a generator is trained against in place of the models: teachers, and the model in force."""
-        first = torch.arange(self._n_in_force)
-        rest = torch.arange(self._n_in_force, len(self.students))
+        first = torch.arange(self._n_deployed)
+        rest = torch.arange(self._n_deployed, len(self.students))
         return FiniteSet(self.students.subset(rest)), self.students.subset(first)
 
     def correct(self, answers: Tensor, generator: torch.Generator) -> None:
@@ -123,11 +123,11 @@ class Distillation:
         old = torch.randperm(self._n_first, generator=generator)[: max(len(new), _MOST_ROWS // 4)]
         self.students = self._taught(self.students, torch.cat([old, new]), _LATER, generator)
 
-    def leaner(self, question: Question, answers: Tensor, margins: Sequence[Tensor]) -> Tensor:
+    def leaner(self, query: Query, answers: Tensor, margins: Sequence[Tensor]) -> Tensor:
         """The answers, and after them without what the students say they do not need: no model is asked for that.
 
         Args:
-            question: What was asked.
+            query: What was asked.
             answers: (B, D) feasible answers.
             margins: (B,) each, log-odds that the students' mean less two deviations must keep.
 
@@ -137,10 +137,10 @@ class Distillation:
         students = self.students
 
         def keeps(margin: Tensor, candidates: Tensor, rows: Tensor) -> Tensor:
-            log_p = target_log_probs(students, candidates[None], question.target[rows])
+            log_p = target_log_probs(students, candidates[None], query.target[rows])
             return lower_log_odds(log_p, students.weights, _SPREAD)[0] >= margin[rows]
 
-        shorter = [prune(question.space, question.x, answers, partial(keeps, one), Deadline()) for one in margins]
+        shorter = [prune(query.space, query.x, answers, partial(keeps, one), Deadline()) for one in margins]
         return torch.stack([answers, *shorter])
 
     def report(self) -> pd.DataFrame:

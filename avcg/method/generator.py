@@ -54,7 +54,7 @@ class DiagonalNormal:
 
 
 @dataclass(frozen=True, eq=False)
-class Request:
+class Condition:
     """What a generator is asked, for B rows.
 
     Attributes:
@@ -66,7 +66,7 @@ class Request:
 
     x: Tensor
     target: Tensor
-    leeway: Tensor
+    constraint_features: Tensor
     margin: Tensor
 
 
@@ -118,22 +118,24 @@ class Generator(nn.Module):
         self.n_gates = space.n_gates if decoder == "residual" else 0
         self.anchor: Tensor
         self.register_buffer("anchor", torch.where(space.is_logit, STAY, 1.0))
-        leeway = 0 if decoder == "latent" else space.leeway(torch.zeros(1, *space.event_shape)).shape[1] + 1
+        constraint_features = (
+            0 if decoder == "latent" else space.constraint_features(torch.zeros(1, *space.event_shape)).shape[1] + 1
+        )
         if len(self.event_shape) == 3:
-            self.encoder, self.decoder = self._convolutions(leeway, encoder, layers, generator)
+            self.encoder, self.decoder = self._convolutions(constraint_features, encoder, layers, generator)
         else:
-            self.encoder, self.decoder = self._perceptrons(leeway, encoder, layers, smooth, generator)
+            self.encoder, self.decoder = self._perceptrons(constraint_features, encoder, layers, smooth, generator)
 
     def _perceptrons(
         self,
-        leeway: int,
+        constraint_features: int,
         encoder: Sequence[int],
         layers: Sequence[int],
         smooth: bool,
         generator: torch.Generator | None,
     ) -> tuple[nn.Module, nn.Module]:
         width = math.prod(self.event_shape)
-        seen = width + self.n_classes + leeway
+        seen = width + self.n_classes + constraint_features
         into = self.n_latent + (self.n_classes if self.kind == "latent" else seen)
         head = mlp(into, width + self.n_gates, layers, smooth=smooth, generator=generator)
         with torch.no_grad():  # at first every number moves in one answer of two, as often up as down
@@ -141,22 +143,22 @@ class Generator(nn.Module):
         return mlp(seen, 2 * self.n_latent, encoder, smooth=smooth, generator=generator), head
 
     def _convolutions(
-        self, leeway: int, encoder: Sequence[int], layers: Sequence[int], generator: torch.Generator | None
+        self, constraint_features: int, encoder: Sequence[int], layers: Sequence[int], generator: torch.Generator | None
     ) -> tuple[nn.Module, nn.Module]:
         depth, height, width = self.event_shape
-        seen = (depth + self.n_classes + leeway, height, width)
+        seen = (depth + self.n_classes + constraint_features, height, width)
         first = cnn(seen, 2 * self.n_latent, encoder, generator=generator)
         if self.kind == "latent":
             size = (depth, height, width)
             return first, conv_painter(self.n_latent + self.n_classes, size, layers, generator=generator)
         return first, conv_translator((seen[0] + self.n_latent, height, width), depth, layers, generator=generator)
 
-    def posterior(self, request: Request) -> DiagonalNormal:
+    def posterior(self, request: Condition) -> DiagonalNormal:
         """q_ψ(z | x, y')."""
         mean, log_variance = self.encoder(self._conditions(request)).chunk(2, dim=-1)
         return DiagonalNormal(mean, log_variance.clamp(-10.0, 5.0))
 
-    def forward(self, request: Request, z: Tensor) -> Proposal:
+    def forward(self, request: Condition, z: Tensor) -> Proposal:
         """g_φ(x, y', z).
 
         Args:
@@ -173,7 +175,7 @@ class Generator(nn.Module):
             seen = torch.cat([conditions.expand(count, *conditions.shape), maps], dim=2).flatten(0, 1)
         return self._proposal(x, self.decoder(seen).unflatten(0, (count, x.shape[0])))
 
-    def propose(self, request: Request, noise: Tensor) -> Proposal:
+    def propose(self, request: Condition, noise: Tensor) -> Proposal:
         """One answer a row, encoder and decoder in one go; the same as `posterior`, `sample` and `forward` with K = 1.
 
         Args:
@@ -198,7 +200,7 @@ class Generator(nn.Module):
         change, gates = out.split([out.shape[-1] - self.n_gates, self.n_gates], dim=-1)
         return Proposal(self.anchor * x + change, gates)
 
-    def _conditions(self, request: Request) -> Tensor:
+    def _conditions(self, request: Condition) -> Tensor:
         """All that is known before z, (B, codes) or (B, maps, H, W)."""
         x = request.x
         parts = [F.one_hot(request.target, self.n_classes).to(x.dtype)]
@@ -206,5 +208,5 @@ class Generator(nn.Module):
             parts += [_MARGIN_SCALE * request.margin.to(x.dtype)[:, None]]
         if x.dim() == 4:
             parts = [part[..., None, None].expand(*part.shape, *x.shape[2:]) for part in parts]
-        leeway = [] if self.kind == "latent" else [request.leeway.to(x.dtype)]
-        return torch.cat([x, *parts, *leeway], dim=1)
+        constraint_features = [] if self.kind == "latent" else [request.constraint_features.to(x.dtype)]
+        return torch.cat([x, *parts, *constraint_features], dim=1)

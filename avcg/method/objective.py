@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.generator import DiagonalNormal, Generator, Proposal, Request
+from avcg.method.generator import Condition, DiagonalNormal, Generator, Proposal
 from avcg.method.risk import Risk
 from avcg.space.base import Space
 
@@ -158,7 +158,7 @@ def target_log_probs(predictors: Predictors, x_cf: Tensor, target: Tensor) -> Te
 def objective(
     generator: Generator,
     space: Space,
-    request: Request,
+    request: Condition,
     posterior: DiagonalNormal,
     predictors: Predictors,
     draws: Draws,
@@ -167,7 +167,7 @@ def objective(
     temperature: float | None = None,
     distance: Distance | None = None,
     plausibility: Plausibility | None = None,
-    apart: float = 1.0,
+    min_separation: float = 1.0,
 ) -> Terms:
     """Every term of the objective for B rows, differentiable in φ and in the posterior, and so in ψ.
 
@@ -182,7 +182,7 @@ def objective(
         temperature: Of the straight-through answers; None: the relaxation itself is judged, as in the paper.
         distance: d; None: the space's, half on the answers and half on their expectation.
         plausibility: Its term; None: 0.
-        apart: The distance from which two answers of a row count as different.
+        min_separation: The distance from which two answers of a row count as different.
     """
     x = request.x
     proposal = generator(request, posterior.sample(draws.latent))
@@ -205,15 +205,15 @@ def objective(
         proximity=cost.mean(dim=0),
         changes=space.count_changes(expected, x, likely).mean(dim=0),
         plausibility=usual.mean(dim=0),
-        sameness=_sameness(space, x_cf, apart),
+        sameness=_sameness(space, x_cf, min_separation),
     )
 
 
-def _sameness(space: Space, x_cf: Tensor, apart: float) -> Tensor:
+def _sameness(space: Space, x_cf: Tensor, min_separation: float) -> Tensor:
     """(B,) by how much the K answers of a row fall short of being ``apart``, 1 where they are all the same."""
     count = len(x_cf)
     if count == 1:
         return x_cf.new_zeros(x_cf.shape[1])
     first, second = torch.triu_indices(count, count, offset=1, device=x_cf.device)
     pairs = space.distance(x_cf[first].flatten(0, 1)[None], x_cf[second].flatten(0, 1))[0]
-    return torch.relu(1.0 - pairs / apart).unflatten(0, (len(first), -1)).mean(dim=0)
+    return torch.relu(1.0 - pairs / min_separation).unflatten(0, (len(first), -1)).mean(dim=0)

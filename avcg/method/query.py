@@ -17,7 +17,7 @@ _TOGETHER = 16
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class Query:
     """B rows as a method sees them.
 
     Attributes:
@@ -34,7 +34,7 @@ class Question:
     n: int
     min_prob: float | None = None
 
-    def take(self, rows: Tensor) -> Question:
+    def take(self, rows: Tensor) -> Query:
         """Some of the rows."""
         return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows))
 

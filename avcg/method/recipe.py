@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, whole
+from avcg.errors import SettingError, check_int
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
-from avcg.method.cuda_graphs import SteadyLoss
+from avcg.method.cuda_graphs import GraphedLoss
 from avcg.method.decision import Decider
-from avcg.method.generator import Decoder, Generator, Request
+from avcg.method.generator import Condition, Decoder, Generator
 from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
@@ -60,20 +60,20 @@ class Recipe:
         noise: Scale of the chance in gates and categories, first and last.
         n_hypotheses: Drawn for each step, at most; a finite set of no more is used whole.
         n_latents: K for each row and step.
-        apart: The distance from which two answers of a row count as different.
+        min_separation: The distance from which two answers of a row count as different.
         requests: Share of rows that ask for restrictions of their own.
         crossed: Where there are fewer training rows than 5,000, the share that are crossed with another row: each
             feature is taken from either.
-        bank: Rows of each class to stay near to.
+        n_reference: Rows of each class to stay near to.
         targets: ``"other"``: a class that the row does not have; ``"all"``: any.
         single_pass: Whether an answer is what one pass gives, and n answers are n latents, as in the paper. Otherwise
             what the teachers refuse is tried again, and the best of more candidates are handed out.
-        teach_in_force: Whether the model in force is one of the hypotheses at every step.
+        train_on_deployed: Whether the model in force is one of the hypotheses at every step.
         steps: Of Adam.
         batch_size: Rows a step.
         learning_rate: The highest of one cycle.
         clip: Largest norm of a gradient.
-        half: Whether networks on a GPU are trained in bfloat16, which is a little quicker for pictures; answers are in
+        bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for pictures; answers are in
             float32 all the same.
     """
 
@@ -92,22 +92,22 @@ class Recipe:
     noise: tuple[float, float] = (1.0, 0.3)
     n_hypotheses: int = 20
     n_latents: int = 1
-    apart: float = 1.0
+    min_separation: float = 1.0
     requests: float = 0.4
     crossed: float = 0.5
-    bank: int = 1500
+    n_reference: int = 1500
     targets: Literal["other", "all"] = "other"
     single_pass: bool = False
-    teach_in_force: bool = True
+    train_on_deployed: bool = True
     steps: int = 3000
     batch_size: int = 256
     learning_rate: float = 2e-3
     clip: float = 5.0
-    half: bool = False
+    bfloat16: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_latent", "n_hypotheses", "n_latents", "bank", "steps", "batch_size"):
-            whole(getattr(self, name), f"'{name}' of Recipe", 1)
+        for name in ("n_latent", "n_hypotheses", "n_latents", "n_reference", "steps", "batch_size"):
+            check_int(getattr(self, name), f"'{name}' of Recipe", 1)
         if not 0 <= self.requests <= 1:
             raise SettingError(f"The 'requests' of Recipe must be a share in [0, 1]. Got {self.requests!r} instead.")
         if self.temperature is not None and not min(self.temperature) > 0:
@@ -161,7 +161,7 @@ class Recipe:
             crossed=0.0,
             targets="all",
             single_pass=True,
-            teach_in_force=False,
+            train_on_deployed=False,
             steps=1500,
             batch_size=128,
             learning_rate=1e-3,
@@ -191,7 +191,7 @@ def fit_generator(
     generator: Generator,
     space: Space,
     x: Tensor,
-    teachers: HypothesisDistribution,
+    hypotheses: HypothesisDistribution,
     decider: Decider,
     recipe: Recipe,
     plausibility: Plausibility | None,
@@ -205,7 +205,7 @@ def fit_generator(
         generator: Where to start from.
         space: What all rows may change.
         x: (N, *event) training rows, on the device to train on.
-        teachers: What to train against; drawn anew at every step unless it is a finite set.
+        hypotheses: What to train against; drawn anew at every step unless it is a finite set.
         decider: The model in force.
         recipe: How.
         plausibility: The term of that name.
@@ -216,13 +216,13 @@ def fit_generator(
     n_rows = len(x) * -(-_ROWS_AN_EPOCH // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
-    lesson = Lesson(generator, space, x, teachers, decider, recipe, plausibility, rng)
-    lesson.total = epochs * math.ceil(n_rows / batch)
+    loss = GeneratorLoss(generator, space, x, hypotheses, decider, recipe, plausibility, rng)
+    loss.total = epochs * math.ceil(n_rows / batch)
     settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
-    return train(list(generator.parameters()), lesson, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
+    return train(list(generator.parameters()), loss, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
 
 
-class Lesson:
+class GeneratorLoss:
     """The loss of one step: rows, targets, requests, margins, hypotheses and chance drawn anew."""
 
     def __init__(
@@ -230,28 +230,28 @@ class Lesson:
         generator: Generator,
         space: Space,
         x: Tensor,
-        teachers: HypothesisDistribution,
+        hypotheses: HypothesisDistribution,
         decider: Decider,
         recipe: Recipe,
         plausibility: Plausibility | None,
         rng: torch.Generator,
     ) -> None:
-        self.generator, self.space, self.x, self.teachers = generator, space, x, teachers
+        self.generator, self.space, self.x, self.hypotheses = generator, space, x, hypotheses
         self.decider, self.recipe, self.plausibility, self.rng = decider, recipe, plausibility, rng
         self.current = decider.decide(decider.probabilities(x))
         self.chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
-        whole_set = isinstance(teachers, FiniteSet) and len(teachers) <= recipe.n_hypotheses
+        whole_set = isinstance(hypotheses, FiniteSet) and len(hypotheses) <= recipe.n_hypotheses
         self.fixed = self._draw() if whole_set else None
         self.done, self.total = 0, 1
         alike = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
         self.steady = None
         if alike:
-            how = (recipe.weights, recipe.risk, recipe.spread, recipe.distance, recipe.apart)
-            self.steady = SteadyLoss(generator, space, *how, self.fixed)
+            choices = (recipe.weights, recipe.risk, recipe.spread, recipe.distance, recipe.min_separation)
+            self.steady = GraphedLoss(generator, space, *choices, self.fixed)
 
     def __call__(self, chosen: Tensor) -> Tensor:
         """The mean loss of (B,) rows."""
-        with lower_precision(self.x.device, enabled=self.recipe.half):
+        with lower_precision(self.x.device, enabled=self.recipe.bfloat16):
             return self._loss(chosen)
 
     def _loss(self, chosen: Tensor) -> Tensor:
@@ -259,11 +259,11 @@ class Lesson:
         self.done += 1
         x, current = self._rows(chosen.to(self.x.device) % len(self.x))
         if self.steady is not None:
-            request, predictors = self._request(x, current, self.space), self.fixed or self._draw()
+            request, predictors = self._condition(x, current, self.space), self.fixed or self._draw()
             draws = Draws.draw(self.generator, self.space, recipe.n_latents, x, self.rng, hard=0.0)
             return self.steady(request, draws.latent, predictors)
         space = self.space.random_requests(len(x), recipe.requests, self.chance) if recipe.requests else self.space
-        request = self._request(x, current, space)
+        request = self._condition(x, current, space)
         terms = objective(
             self.generator,
             space,
@@ -275,7 +275,7 @@ class Lesson:
             temperature=None if recipe.temperature is None else _between(recipe.temperature, progress),
             distance=recipe.distance,
             plausibility=self.plausibility,
-            apart=recipe.apart,
+            min_separation=recipe.min_separation,
         )
         warmth = min(1.0, 0.1 + progress / recipe.warm_up) if recipe.warm_up else 1.0
         return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
@@ -291,18 +291,18 @@ class Lesson:
         x = torch.where(alone.view(-1, *[1] * (x.dim() - 1)).to(x.device), x, crossed)
         return x, self.decider.decide(self.decider.probabilities(x))
 
-    def _request(self, x: Tensor, current: Tensor, space: Space) -> Request:
+    def _condition(self, x: Tensor, current: Tensor, space: Space) -> Condition:
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
-        return Request(x, target, space.leeway(x), self.decider.log_odds_at_line(target) + margin)
+        return Condition(x, target, space.constraint_features(x), self.decider.log_odds_at_line(target) + margin)
 
     def _hard(self, progress: float) -> float:
         return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)
 
     def _draw(self) -> Predictors:
-        drawn = self.teachers.sample(self.recipe.n_hypotheses, generator=self.rng)
-        if self.recipe.teach_in_force:
+        drawn = self.hypotheses.sample(self.recipe.n_hypotheses, generator=self.rng)
+        if self.recipe.train_on_deployed:
             drawn = Joined([self.decider.predictors, drawn])
         return drawn.to(self.x.device)
 

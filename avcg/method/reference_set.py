@@ -17,7 +17,7 @@ _PAIRS = 2**24
 
 
 @dataclass(frozen=True, eq=False)
-class Bank:
+class ReferenceSet:
     """Rows of each class to stay near to.
 
     Attributes:
@@ -35,7 +35,7 @@ class Bank:
     @classmethod
     def robust(
         cls, predictors: Predictors, x: Tensor, y: Tensor | None, size: int, rng: torch.Generator, *, least: float = 0.6
-    ) -> Bank:
+    ) -> ReferenceSet:
         """Rows on which the hypotheses agree, as many as ``size`` for each class.
 
         Where fewer than five rows of a class reach ``least`` under every hypothesis, those that come closest are taken.
@@ -62,9 +62,9 @@ class Bank:
             banks.append(x[chosen[order.to(chosen.device)]])
         return cls(tuple(banks))
 
-    def to(self, device: torch.device | str) -> Bank:
+    def to(self, device: torch.device | str) -> ReferenceSet:
         """The same on another device."""
-        return Bank(tuple(rows.to(device) for rows in self.rows), self.k)
+        return ReferenceSet(tuple(rows.to(device) for rows in self.rows), self.k)
 
     def neighbours(self, space: Space, x: Tensor, target: Tensor, count: int) -> Tensor:
         """The rows of the target that cost least to become, with what may not change put back.
@@ -82,7 +82,7 @@ class Bank:
         for label, rows in enumerate(self.rows):
             mine = torch.nonzero(target == label).flatten()
             if len(mine) and len(rows):
-                near = nearest(x[mine], rows, count, space.apart)
+                near = nearest(x[mine], rows, count, space.pairwise_distance)
                 found = space.take(mine).project(rows[near.T], x[mine])
                 result[: len(found), mine] = found
         return result
@@ -105,9 +105,9 @@ class Bank:
                 continue
             if not len(rows):
                 raise DataError(f"There is no row of class {label} to stay near to.")
-            bank = rows.flatten(1)
-            near = nearest(flat[mine].detach(), bank, self.k, _in_order)
-            apart = flat[mine][:, None] - bank[near]
+            reference = rows.flatten(1)
+            near = nearest(flat[mine].detach(), reference, self.k, _in_order)
+            apart = flat[mine][:, None] - reference[near]
             result = result.index_copy(0, mine, (apart.square().sum(dim=-1) + 1e-12).sqrt().mean(dim=1))
         return result
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, whole
+from avcg.errors import SettingError, check_int
 from avcg.method.generator import DiagonalNormal
 from avcg.space.base import Space
 
@@ -36,7 +36,7 @@ class Refinement:
     learning_rate: float = 0.1
 
     def __post_init__(self) -> None:
-        whole(self.steps, "'steps' of Refinement", 0)
+        check_int(self.steps, "'steps' of Refinement", 0)
         if not self.learning_rate > 0:
             raise SettingError(f"The 'learning_rate' of Refinement must be > 0. Got {self.learning_rate!r} instead.")
 

@@ -64,7 +64,7 @@ class Context:
         x_train: (N, *event) training rows.
         y_train: (N,) their class positions.
         n_classes: C.
-        bank: Hypotheses whose mean prediction decides on Val, and whose change under noise is NE.
+        n_reference: Hypotheses whose mean prediction decides on Val, and whose change under noise is NE.
         rashomon: By ε, hypotheses within it; none that a method was trained on.
         surrogates: Models trained anew, for CMV.
         autoencoders: One a class, for IM1.
@@ -131,7 +131,7 @@ class Answered:
 
 
 @dataclass(frozen=True, eq=False)
-class Ask:
+class QueryOptions:
     """How a method is asked.
 
     Attributes:
@@ -150,7 +150,9 @@ class Ask:
         return self.answers == 1 and not self.refine and self.vary is None
 
 
-def evaluate(context: Context, explainer: Explainer, X: Any, target: Any, ask: Ask | None = None) -> pd.DataFrame:
+def evaluate(
+    context: Context, explainer: Explainer, X: Any, target: Any, ask: QueryOptions | None = None
+) -> pd.DataFrame:
     """Ask a fitted explainer, and measure what people receive.
 
     Args:
@@ -167,9 +169,11 @@ def evaluate(context: Context, explainer: Explainer, X: Any, target: Any, ask: A
     return wide.melt(["row", "answer", "reading"], var_name="metric", value_name="value")
 
 
-def measure(context: Context, explainer: Explainer, X: Any, target: Any, ask: Ask | None = None) -> pd.DataFrame:
+def measure(
+    context: Context, explainer: Explainer, X: Any, target: Any, ask: QueryOptions | None = None
+) -> pd.DataFrame:
     """The same with a column for each metric: a line for each answer as given, and one for each as a proper row."""
-    ask = ask or Ask()
+    ask = ask or QueryOptions()
     started = time.perf_counter()
     answers = explainer.generate(X, target, n=ask.answers, refine=ask.refine, vary=ask.vary)
     seconds = (time.perf_counter() - started) / len(answers)
@@ -194,11 +198,11 @@ def measure(context: Context, explainer: Explainer, X: Any, target: Any, ask: As
 
 def _asked_more(context: Context, explainer: Explainer, x: Tensor, wanted: Tensor) -> dict[str, Any]:
     """More answers, answers to rows with noise where rows are numbers only, and what was trained on."""
-    noise, teachers = context.input_noise, explainer.roles_.teachers
+    noise, train = context.input_noise, explainer.split_.train
     moved = None
     if noise is not None and not bool(context.space.is_logit.any()):
         moved = torch.stack([explainer.solve(x + one, wanted)[0] for one in noise])
-    known = teachers.predictors if isinstance(teachers, FiniteSet) else None
+    known = train.predictors if isinstance(train, FiniteSet) else None
     return {"several": explainer.solve(x, wanted, n=_SEVERAL), "moved": moved, "trained_on": known}
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import DataError, did_you_mean
 from avcg.guarantees.bounds import clopper_pearson
-from avcg.space.serialize import plain
+from avcg.space.serialize import to_json
 
 _BANDS, MISSING = 4, "missing"
 
@@ -38,7 +38,7 @@ def groups_of(frame: Any, name: str) -> tuple[NDArray[Any], list[Any]]:
     opened = nw.from_native(frame, eager_only=True)
     if name not in opened.columns:
         raise DataError(f"There is no column {name!r} to group by. {did_you_mean(name, opened.columns)}")
-    values = [plain(value) for value in opened[name].to_list()]
+    values = [to_json(value) for value in opened[name].to_list()]
     known = [value for value in dict.fromkeys(values) if value is not None]
     if len(known) > _BANDS and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in known):
         there = [value for value in values if value is not None]

@@ -35,7 +35,7 @@ Model = nn.Module | Fitted
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class ModelSpec:
     """A model's network with what is known about its inputs and classes.
 
     Attributes:
@@ -111,16 +111,16 @@ def class_positions(values: NDArray[Any], classes: NDArray[Any]) -> Tensor:
     return torch.from_numpy(positions.astype(np.int64))
 
 
-def open_model(model: Model, space: Space | None = None) -> Opened:
+def model_spec(model: Model, space: Space | None = None) -> ModelSpec:
     """The network in a model, and what is known about it.
 
     Raises:
         SettingError: If it is neither a network nor a fitted classifier around one.
     """
     if isinstance(model, nn.Module):
-        return Opened(model, space, None)
+        return ModelSpec(model, space, None)
     if isinstance(getattr(model, "network_", None), nn.Module):
-        return Opened(model.network_, model.space_, model.classes_)
+        return ModelSpec(model.network_, model.space_, model.classes_)
     if type(model).__name__ == "Classifier":
         raise SettingError("The classifier is not fitted yet. Call fit first.")
     raise SettingError(

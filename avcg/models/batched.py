@@ -15,7 +15,7 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F  # noqa: N812  its usual name
 
 from avcg.models.dropout_masks import GaussianDropout, Noise
-from avcg.models.piecewise_linear import Ramps
+from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 
 _ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Mish, nn.SELU
@@ -162,4 +162,4 @@ def _steps(module: nn.Module, prefix: str) -> list[Step] | None:
         return None if any(part is None for part in parts) else [step for part in parts if part for step in part]
     if type(module) in _IDENTITY:
         return []
-    return [(prefix, module)] if type(module) in (nn.Linear, Noise, Ramps, *_ELEMENTWISE) else None
+    return [(prefix, module)] if type(module) in (nn.Linear, Noise, PiecewiseLinearEncoding, *_ELEMENTWISE) else None

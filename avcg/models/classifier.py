@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from avcg.errors import DataError, SettingError, whole
+from avcg.errors import DataError, SettingError, check_int
 from avcg.models.adapter import as_rows, class_positions
 from avcg.models.affine import probabilities
 from avcg.models.networks import cnn, mlp
@@ -103,7 +103,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         space = self._fit_space(rows)
         network, settings = self._build(space, len(classes)), self.training()
         x, positions = space.encode(rows), class_positions(labels, classes)
-        generator = torch.Generator().manual_seed(whole(self.random_state, "'random_state' of Classifier", 0))
+        generator = torch.Generator().manual_seed(check_int(self.random_state, "'random_state' of Classifier", 0))
         chosen, held = split_rows(len(rows), self.validation, generator)
         device = _device(self.device)
         x, positions = x.to(device), positions.to(device)
@@ -142,7 +142,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _build(self, space: Space, n_classes: int) -> nn.Sequential:
         units = [self.hidden] if isinstance(self.hidden, int) else self.hidden
-        hidden = tuple(whole(size, "units in 'hidden' of Classifier", 1) for size in units)
+        hidden = tuple(check_int(size, "units in 'hidden' of Classifier", 1) for size in units)
         generator, shape = torch.Generator().manual_seed(0), space.event_shape
         if len(shape) == 3:
             size = (shape[0], shape[1], shape[2])

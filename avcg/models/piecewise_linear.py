@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Ramps(nn.Module):
+class PiecewiseLinearEncoding(nn.Module):
     """Codes, and beside them for each number a step from each of its usual values to the next, rising from 0 to 1.
 
     A network that stands in for trees need not learn first where their thresholds can lie.

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from avcg.console import progress
-from avcg.errors import SettingError, whole
+from avcg.errors import SettingError, check_int
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Training:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
             if name != "patience" or self.patience is not None:
-                object.__setattr__(self, name, whole(getattr(self, name), f"'{name}' of Training", 1))
+                object.__setattr__(self, name, check_int(getattr(self, name), f"'{name}' of Training", 1))
         for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
             value = getattr(self, name)
             if value is not None and not least < value < math.inf:

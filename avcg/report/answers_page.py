@@ -28,9 +28,9 @@ from avcg.report.population import (
     by_group,
     check_columns,
     combinations,
+    delivered,
     number_columns,
     opinions,
-    told,
 )
 from avcg.report.rows import SYMBOLS, listed, spoken
 from avcg.report.svg import (
@@ -171,7 +171,7 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
         tiles.append((percent(good.share), "have an answer that is ok", f"{good.count} of {good.n}, {_interval(good)}"))
     if everyone.distance is not None:
         if first.changed is not None:
-            moved = first.changed[told(first)].sum(axis=1)
+            moved = first.changed[delivered(first)].sum(axis=1)
             spread = [f"{value:g}" for value in np.quantile(moved, [0.25, 0.5, 0.75])]
             tiles.append((spread[1], "columns to change", f"median; middle half {spread[0]} to {spread[2]}"))
         spread = [figure(value) for value in vars(everyone.distance).values()]
@@ -196,14 +196,14 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
 def _columns(first: Counterfactuals, numbers: frozenset[str], confidence: float) -> Section:
     if first.changed is None:
         return "Pictures have no columns."
-    if not told(first).any():
+    if not delivered(first).any():
         return "No decision flips, so that no column carries anything."
     everything = by_column(first, numbers, confidence)
     used = [column for column in everything if column.changed.count]
     rest = [column.name for column in everything if not column.changed.count]
     sets = [one for one in combinations(first, _MOST_SETS) if one[1] > 1]
     return {
-        "n": int(told(first).sum()),
+        "n": int(delivered(first).sum()),
         "lines": [_column(column) for column in used[:_MOST_COLUMNS]],
         "more": max(0, len(used) - _MOST_COLUMNS),
         "top": short(used[0].name) if used else None,
@@ -241,7 +241,7 @@ def _shifted(number: NumberMoves) -> dict[str, Any]:
 
 
 def _costs(first: Counterfactuals, noun: str) -> Section:
-    some = told(first)
+    some = delivered(first)
     if not some.any():
         return "No decision flips, so that nothing is paid."
     distances = first.distance[some]
@@ -320,7 +320,7 @@ def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -
 
 
 def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str | None) -> Section:
-    some = told(first)
+    some = delivered(first)
     if not some.any():
         return "No decision flips, so that there is nothing to be sure of."
     bounds = dict(zip(sure.agreeing.tolist(), sure.lower_bound.tolist(), strict=True))
@@ -352,7 +352,7 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
 def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
     if explainer is None:
         return "It needs the explainer, to ask its models."
-    if explainer.roles_.fresh is None:
+    if explainer.split_.test is None:
         return "No models were set aside to ask."
     found = opinions(first, explainer)
     if found is None:

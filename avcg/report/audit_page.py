@@ -79,13 +79,13 @@ def _line(label: Any, line: pd.Series[Any]) -> dict[str, Any]:
 
 def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
     """Before, what was told, and what to tell instead, for some lost answers."""
-    told = [option for row in audit.answers for option in row.options]
+    delivered = [option for row in audit.answers for option in row.options]
     instead = [] if audit.replacements is None else [row.options[0] for row in audit.replacements]
     found = []
     for at, place in enumerate(places):
         line = audit.frame.iloc[place]
         new = instead[at] if instead and line["replacement"] else None
-        names = dict.fromkeys([*told[place].changes, *(new.changes if new else ())])
+        names = dict.fromkeys([*delivered[place].changes, *(new.changes if new else ())])
         found.append(
             {
                 "label": short(audit.frame.index[place]),
@@ -93,7 +93,7 @@ def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
                 "then": f"{line['probability_then']:.2f}",
                 "now": f"{line['probability_now']:.2f}",
                 "agreeing": f"{line['agreeing']} of {line['n_models']}" if line["n_models"] > 1 else None,
-                "cells": [_cell(name, told[place].changes, new) for name in names],
+                "cells": [_cell(name, delivered[place].changes, new) for name in names],
                 "replaced": new is not None,
                 "kept": bool(line["keeps_advice"]),
                 "extra": f"{line['extra_distance']:+.2f}" if new else "",
@@ -102,15 +102,15 @@ def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
     return found
 
 
-def _cell(name: str, told: Mapping[str, tuple[Any, Any]], new: Option | None) -> dict[str, Any]:
-    before = told[name][0] if name in told or new is None else new.changes[name][0]
-    then = told[name][1] if name in told else before
+def _cell(name: str, delivered: Mapping[str, tuple[Any, Any]], new: Option | None) -> dict[str, Any]:
+    before = delivered[name][0] if name in delivered or new is None else new.changes[name][0]
+    then = delivered[name][1] if name in delivered else before
     now = None if new is None else new.changes[name][1] if name in new.changes else before
     return {
         "name": name,
         "before": short(before),
         "told": short(then),
-        "moved": name in told,
+        "moved": name in delivered,
         "now": short(now),
         "same": now == then,
         "new": now not in (then, before),

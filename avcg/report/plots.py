@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.errors import DataError, MissingExtraError, SettingError, enumerate_some, whole
+from avcg.errors import DataError, MissingExtraError, SettingError, check_int, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import Option, Row, at_least
 from avcg.space.encoding import is_gap
@@ -42,7 +42,7 @@ def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: i
         from matplotlib.figure import Figure
     except ImportError:
         raise MissingExtraError("matplotlib", "plots", "Drawing answers") from None
-    shown = [row for row, _ in zip(answers, range(whole(rows, "'rows' of plot_changes", 1)), strict=False)]
+    shown = [row for row, _ in zip(answers, range(check_int(rows, "'rows' of plot_changes", 1)), strict=False)]
     heights = [1.2 + min(len(row.changes), _MOST_CHANGES) for row in shown]
     figure = Figure(figsize=(9.0, 0.42 * sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)

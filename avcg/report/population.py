@@ -27,7 +27,7 @@ from avcg.models.adapter import class_positions
 from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
-from avcg.space.serialize import plain
+from avcg.space.serialize import to_json
 from avcg.space.tabular import TabularSpace
 
 _MOVES = 3  # of a category that are named
@@ -160,7 +160,7 @@ def check_columns(answers: Counterfactuals) -> None:
         raise DataError(f"'changed' speaks of {count} of {len(rows)} columns. Give answers as they were generated.")
 
 
-def told(answers: Counterfactuals) -> Flags:
+def delivered(answers: Counterfactuals) -> Flags:
     """(N,) whose decision flips."""
     return np.isin(answers.statuses, TOLD)
 
@@ -195,13 +195,13 @@ def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float
         confidence: Of intervals.
     """
     assert first.changed is not None
-    some = told(first)
+    some = delivered(first)
     rows, stood = (nw.from_native(part, eager_only=True) for part in (first.factuals, first.answers))
     found = []
     for place, name in enumerate(rows.columns):
         where = np.flatnonzero(first.changed[:, place] & some)
         share = Share.of(len(where), int(some.sum()), confidence)
-        before, after = ([plain(value) for value in part[name].to_list()] for part in (rows, stood))
+        before, after = ([to_json(value) for value in part[name].to_list()] for part in (rows, stood))
         pairs = [(before[i], after[i]) for i in where]
         if name in numbers:
             filled = sum(old is None for old, _ in pairs)
@@ -234,7 +234,7 @@ def combinations(first: Counterfactuals, most: int) -> list[tuple[tuple[str, ...
     """The sets of columns that are changed together most often, and by how many."""
     assert first.changed is not None
     names = [str(name) for name in nw.from_native(first.factuals, eager_only=True).columns]
-    sets = Counter(tuple(names[j] for j in np.flatnonzero(row)) for row in first.changed[told(first)])
+    sets = Counter(tuple(names[j] for j in np.flatnonzero(row)) for row in first.changed[delivered(first)])
     return sorted(sets.items(), key=lambda item: (-item[1], len(item[0]), item[0]))[:most]
 
 
@@ -254,7 +254,7 @@ def by_group(first: Counterfactuals, by: str | None, confidence: float) -> list[
 
 def _group(label: Any, first: Counterfactuals, mine: Flags, confidence: float) -> Group:
     counts = Counter(first.statuses[mine].tolist())
-    served, sure = mine & told(first), first.certificate
+    served, sure = mine & delivered(first), first.certificate
     n = int(served.sum())
     return Group(
         label=label,
@@ -275,8 +275,8 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
         first: One answer a row.
         explainer: Fitted, with models set aside.
     """
-    fresh, decider = explainer.roles_.fresh, explainer.decider_
-    places = np.flatnonzero(told(first))
+    fresh, decider = explainer.split_.test, explainer.decider_
+    places = np.flatnonzero(delivered(first))
     if fresh is None or not len(places):
         return None
     targets = class_positions(first.target, explainer.classes_)
@@ -288,7 +288,7 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
             rows = take_rows(table, part)
             x = explainer.space_.encode(rows)
             with torch.no_grad():
-                said = fresh.seeing(rows).probabilities(x).cpu()
+                said = fresh.bind_rows(rows).probabilities(x).cpu()
             # By the rule of the model in force, which may have a threshold: measures take the likeliest class.
             decided = torch.stack([decider.decide(one) for one in said])
             votes[side].append((decided == target).sum(dim=0).numpy())

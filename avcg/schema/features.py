@@ -13,7 +13,7 @@ Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
 
 
-def native(value: Any) -> Any:
+def to_python(value: Any) -> Any:
     """A numpy scalar as the Python value it stands for; anything else as it is."""
     return value.item() if hasattr(value, "item") and not getattr(value, "shape", None) else value
 
@@ -64,7 +64,7 @@ class Continuous:
 
     def __post_init__(self) -> None:
         for field in ("step", "low", "high", "cost_per_unit", "cost_per_change"):
-            object.__setattr__(self, field, native(getattr(self, field)))
+            object.__setattr__(self, field, to_python(getattr(self, field)))
         _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
         _choice(self.missing, ("error", "indicator"), f"The 'missing' of the numeric column {self.name!r}")
         _price(self.cost_per_unit, f"The cost per unit of column {self.name!r}")
@@ -143,12 +143,12 @@ class Categorical:
                 f"Column {self.name!r} needs a list of categories, and ordered=True or False. Got"
                 f" {self.categories!r} and ordered={self.ordered!r}."
             )
-        object.__setattr__(self, "categories", tuple(map(native, self.categories)))
+        object.__setattr__(self, "categories", tuple(map(to_python, self.categories)))
         if self.allowed is not None:
-            object.__setattr__(self, "allowed", tuple(map(native, self.allowed)))
-        pairs = dict.fromkeys((native(before), native(after)) for before, after in self.forbidden)
+            object.__setattr__(self, "allowed", tuple(map(to_python, self.allowed)))
+        pairs = dict.fromkeys((to_python(before), to_python(after)) for before, after in self.forbidden)
         object.__setattr__(self, "forbidden", tuple(pairs))
-        object.__setattr__(self, "cost_per_change", native(self.cost_per_change))
+        object.__setattr__(self, "cost_per_change", to_python(self.cost_per_change))
         _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
         _choice(self.missing, ("error", "category"), f"The 'missing' of the categorical column {self.name!r}")
         _price(self.cost_per_change, f"The cost per change of column {self.name!r}")

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, finite, native
+from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, finite, to_python
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
@@ -43,7 +43,7 @@ class Schema:
     def __post_init__(self) -> None:
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "links", tuple(tuple(group) for group in self.links))
-        object.__setattr__(self, "max_changes", native(self.max_changes))
+        object.__setattr__(self, "max_changes", to_python(self.max_changes))
         if not self.features:
             raise SchemaError("A schema needs at least one column. Got none.")
         seen: set[str] = set()
@@ -150,8 +150,8 @@ class Schema:
         A factual outside the range may stay where it is or move toward the range, never away from it.
         """
         feature = self._number(column, "between")
-        lows = [native(bound) for bound in (feature.low, low) if bound is not None]
-        highs = [native(bound) for bound in (feature.high, high) if bound is not None]
+        lows = [to_python(bound) for bound in (feature.low, low) if bound is not None]
+        highs = [to_python(bound) for bound in (feature.high, high) if bound is not None]
         for bound in (*lows, *highs):
             finite(bound, f"A bound of column {column!r}")
         return self._with(replace(feature, low=max(lows, default=None), high=min(highs, default=None)))
@@ -174,7 +174,7 @@ class Schema:
         feature = self._choice(column, "allow")
         if isinstance(categories, str) or not isinstance(categories, Iterable):
             raise SchemaError(f"allow takes a list of categories of column {column!r}. Write [{categories!r}].")
-        wanted = [value for value in map(native, categories) if feature.position(value) >= 0]
+        wanted = [value for value in map(to_python, categories) if feature.position(value) >= 0]
         before = feature.categories if feature.allowed is None else feature.allowed
         kept = tuple(value for value in before if value in wanted)
         if wanted and not kept:

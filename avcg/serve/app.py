@@ -25,8 +25,8 @@ from avcg.schema.schema import Schema
 from avcg.serve.describe import assumption, check_examples, describe
 from avcg.serve.engine import Auditor, Engine
 from avcg.serve.messages import ExplainRequest, RefusedError, StoredAnswers, read
-from avcg.serve.microbatch import Together
-from avcg.serve.middleware import Guard
+from avcg.serve.microbatch import MicroBatcher
+from avcg.serve.middleware import RequestLimits
 from avcg.serve.openapi import body_of, document, responses
 from avcg.serve.prometheus import Metrics
 
@@ -90,9 +90,9 @@ class Service:
         self.engine, self.limits, self.metrics = engine, limits, metrics
         self._auditor = auditor
         self._pool = _threads()
-        self._together = Together(engine, limits.inline)
-        told = {name: value for name, value in asdict(limits).items() if name != "inline"}
-        self._schema = _ENCODE(describe(engine, told, examples)).encode()
+        self._together = MicroBatcher(engine, limits.inline)
+        delivered = {name: value for name, value in asdict(limits).items() if name != "inline"}
+        self._schema = _ENCODE(describe(engine, delivered, examples)).encode()
         self._health = _ENCODE({"status": "ok", "version": avcg.__version__}).encode()
         self._foot = {
             "survival": engine.survival,
@@ -146,9 +146,9 @@ class Service:
             raise RefusedError(503, str(error)) from None
 
     def _audited(self, auditor: Auditor, body: bytes) -> str:
-        told = read(StoredAnswers, body)
-        limits, rows = self.limits, len(told.target)
-        if rows > limits.rows or told.n > limits.answers or rows * told.n > limits.total:
+        delivered = read(StoredAnswers, body)
+        limits, rows = self.limits, len(delivered.target)
+        if rows > limits.rows or delivered.n > limits.answers or rows * delivered.n > limits.total:
             raise RefusedError(
                 422,
                 f"At most {limits.rows} rows, {limits.answers} answers each and {limits.total:,} answers in all are"
@@ -264,7 +264,7 @@ def create_app(
     )
     _add_routes(app, service, guarded=token is not None, audited=auditor is not None)
     app.add_exception_handler(HTTPException, _refuse)
-    app.add_middleware(Guard, metrics=metrics, body_bytes=limits.body_bytes, token=token, hosts=hosts)
+    app.add_middleware(RequestLimits, metrics=metrics, body_bytes=limits.body_bytes, token=token, hosts=hosts)
     app.openapi = partial(document, app, engine, limits.rows, limits.answers, limits.total)  # type: ignore[method-assign]
     return app
 
@@ -283,8 +283,8 @@ def _add_routes(app: FastAPI, service: Service, *, guarded: bool, audited: bool)
     counted = responses(None, guarded=guarded)
     app.add_api_route("/metrics", service.count, responses=counted, response_class=PlainTextResponse)
     if audited:
-        told, extra = responses(None, body=True, guarded=guarded, media=_JSON), body_of("StoredAnswers")
-        app.add_api_route("/audit", service.audit, methods=["POST"], responses=told, openapi_extra=extra)
+        delivered, extra = responses(None, body=True, guarded=guarded, media=_JSON), body_of("StoredAnswers")
+        app.add_api_route("/audit", service.audit, methods=["POST"], responses=delivered, openapi_extra=extra)
     app.add_api_route("/", service.page, include_in_schema=False)
     app.add_api_route("/static/{name}", service.part, include_in_schema=False)
 

@@ -10,7 +10,7 @@ from avcg.errors import DataError
 from avcg.schema.features import Categorical, Continuous, Feature
 from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
-from avcg.space.constraints import Freedom
+from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
 
 Example = Mapping[str, Any]
@@ -51,7 +51,7 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
         limits: Of a request.
         examples: Rows to begin with.
     """
-    schema, free = engine.schema, engine.freedom
+    schema, free = engine.schema, engine.feasible
     return {
         "columns": [_column(engine.encoding, free, j, examples) for j in range(len(schema))],
         "links": [list(group) for group in schema.links],
@@ -66,7 +66,7 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
     }
 
 
-def _column(encoding: Encoding, free: Freedom, j: int, examples: Sequence[Example]) -> dict[str, Any]:
+def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Example]) -> dict[str, Any]:
     schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.place[j]
     group = next((group for group in schema.links if feature.name in group), (feature.name,))
     found = {
@@ -101,7 +101,7 @@ def _column(encoding: Encoding, free: Freedom, j: int, examples: Sequence[Exampl
     return found | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
 
 
-def _change(encoding: Encoding, free: Freedom, j: int) -> str:
+def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
     """Which way a column may move."""
     feature, i = encoding.schema.features[j], encoding.place[j]
     if not free.movable(encoding)[0, j]:
@@ -111,7 +111,7 @@ def _change(encoding: Encoding, free: Freedom, j: int) -> str:
     return "up" if free.no_fall[0, i] else "down" if free.no_rise[0, i] else "any"
 
 
-def movable_names(encoding: Encoding, free: Freedom) -> list[str]:
+def movable_names(encoding: Encoding, free: FeasibleSet) -> list[str]:
     """The columns that a request may name as free to vary: those that move, and those that move with them."""
     units = set(free.unit[free.movable(encoding)[0]].tolist())
     return [name for name, unit in zip(encoding.schema.names, free.unit.tolist(), strict=True) if unit in units]

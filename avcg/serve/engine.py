@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
 from avcg.explainers.records import Row
 from avcg.method.tries import CONFIDENCE
-from avcg.schema.features import Continuous, Feature, native
+from avcg.schema.features import Continuous, Feature, to_python
 from avcg.schema.schema import Schema
-from avcg.space.constraints import Freedom
+from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ class Engine(Protocol):
     Attributes:
         schema: What the columns are and what may change.
         encoding: The scaling of the training rows: where their numbers lie.
-        freedom: What may change: what the schema says, or less where the explainer was told less.
+        feasible: What may change: what the schema says, or less where the explainer was told less.
         classes: The labels.
         survival: The share of models that was promised to agree with an answer.
         confidence: Of lower bounds.
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
     schema: Schema
     encoding: Encoding
-    freedom: Freedom
+    feasible: FeasibleSet
     classes: list[Any]
     survival: float
     confidence: float
@@ -97,12 +97,12 @@ class ExplainerEngine:
         if not isinstance(explainer.space_, TabularSpace):
             raise SettingError("The service answers about rows of a table. This explainer reads images.")
         self._explainer = explainer
-        self.encoding, self.freedom = explainer.space_.encoding, explainer.space_.freedom
+        self.encoding, self.feasible = explainer.space_.encoding, explainer.space_.feasible
         self.schema = self.encoding.schema
-        self.classes = [native(label) for label in explainer.classes_]
+        self.classes = [to_python(label) for label in explainer.classes_]
         self.survival = explainer.survival
         self.confidence = CONFIDENCE
-        fresh = explainer.roles_.fresh
+        fresh = explainer.split_.test
         self.n_models = 0 if fresh is None else len(fresh)
         self.assumption = assumption
 
@@ -125,7 +125,7 @@ class ExplainerEngine:
             frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes
         )
         decisions = self._explainer.decide(frame)
-        return [replace(row, decision=native(label)) for row, label in zip(found, decisions, strict=True)]
+        return [replace(row, decision=to_python(label)) for row, label in zip(found, decisions, strict=True)]
 
 
 Auditor = Callable[[bytes], str]
@@ -177,15 +177,15 @@ def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
 
         mine = explainer()
         try:
-            told = Counterfactuals.from_json(answers)
-            for rows in (told.factuals, told.answers):
+            delivered = Counterfactuals.from_json(answers)
+            for rows in (delivered.factuals, delivered.answers):
                 mine.space_.encode(rows)
         except AvcgError:
             raise
         except Exception as error:  # a table made by hand can break a frame in many ways; none of them is our bug
             raise DataError(f"These answers are incomplete or damaged ({type(error).__name__}).") from None
-        model = FiniteSet(mine.roles_.in_force, mine.space_, mine.classes_)
-        return audit(told, model, recourse=mine, threshold=mine.threshold).to_json()
+        model = FiniteSet(mine.split_.deployed, mine.space_, mine.classes_)
+        return audit(delivered, model, recourse=mine, threshold=mine.threshold).to_json()
 
     return judged
 
@@ -204,8 +204,8 @@ def _column(feature: Feature, cells: list[Any]) -> Any:
 
     gaps = any(cell is None for cell in cells)
     if isinstance(feature, Continuous):
-        whole = feature.step is not None and float(feature.step).is_integer() and not gaps
-        if whole and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
+        check_int = feature.step is not None and float(feature.step).is_integer() and not gaps
+        if check_int and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
             return np.array(cells, np.int64)
         return np.array([math.nan if cell is None else cell for cell in cells], np.float64)
     kinds = {type(value) for value in feature.categories}

@@ -255,14 +255,14 @@ class StoredAnswers(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> StoredAnswers:
-        rows, told = len(self.target), len(self.target) * self.n
+        rows, delivered = len(self.target), len(self.target) * self.n
         sure = self.certificate
         parts: list[list[Any]] = [] if sure is None else [
             sure.agreeing, sure.lower_bound, sure.mean, sure.variance, sure.markov, sure.cantelli
         ]  # fmt: skip
         parts += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
-        whole = len(self.factuals) == rows == len(self.probability_before) and len(self.answers) == told
-        if not whole or any(len(part) != told for part in parts):
+        check_int = len(self.factuals) == rows == len(self.probability_before) and len(self.answers) == delivered
+        if not check_int or any(len(part) != delivered for part in parts):
             raise ValueError("there must be one entry for each row, and n for each row of what speaks of answers")
         if any(len(line) != len(self.factuals.columns) for line in self.changed):
             raise ValueError("'changed' must have one entry for each column")

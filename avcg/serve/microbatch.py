@@ -21,7 +21,7 @@ class _Waiting:
     answer: asyncio.Future[list[Row]]
 
 
-class Together:
+class MicroBatcher:
     """Gathers requests that arrive at the same time.
 
     Whoever comes alone is answered at once. While several ask at a time, the first waits for as many as there were the
@@ -75,9 +75,9 @@ class Together:
         if later:
             loop.call_soon(self._ask, loop)
         if now:
-            self._settle(now)
+            self._finalize(now)
 
-    def _settle(self, waiting: list[_Waiting]) -> None:
+    def _finalize(self, waiting: list[_Waiting]) -> None:
         try:
             rows = [row for one in waiting for row in one.rows]
             found = self._engine.answer(rows, waiting[0].target, n=waiting[0].n)
@@ -86,7 +86,7 @@ class Together:
                 waiting[0].answer.set_exception(error)
                 return
             for one in waiting:  # what is wrong with one is no matter of the others
-                self._settle([one])
+                self._finalize([one])
             return
         for one in waiting:
             one.answer.set_result(found[: len(one.rows)])

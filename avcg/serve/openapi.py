@@ -80,7 +80,7 @@ def document(app: FastAPI, engine: Engine, most_rows: int, most_answers: int, mo
     asked["n"]["description"] += f" Rows times n must be at most {most_in_all:,}."
     asked["target"] = {**asked["target"], "anyOf": [{"enum": list(engine.classes)}, {"type": "null"}]}
     models["Ranges"] = ranges_schema(engine.schema)
-    movable = movable_names(engine.encoding, engine.freedom)
+    movable = movable_names(engine.encoding, engine.feasible)
     models["Names"] = {"type": "array", "items": {"enum": movable}} if movable else {"type": "array", "maxItems": 0}
     found.setdefault("components", {})["schemas"] = models
     return found

@@ -30,7 +30,7 @@ class Space(Protocol):
     def is_logit(self) -> Tensor:
         """Which codes of a decoder's output are logits of categories; broadcasts over ``*event``."""
 
-    def leeway(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor) -> Tensor:
         """What each row may change, (B, ...): what a decoder is told of the constraints."""
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
@@ -42,13 +42,13 @@ class Space(Protocol):
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest feasible point, exact; what people and metrics see."""
 
-    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+    def finalize(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output to answers: as `project` of `relax`, without what only gradients need."""
 
     def distance(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """What a change costs, (..., B)."""
 
-    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+    def pairwise_distance(self, x: Tensor, rows: Tensor) -> Tensor:
         """(N, *event) and (m, *event) to (N, m) distances of each from each, but for prices per change of numbers."""
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
@@ -63,8 +63,8 @@ class Space(Protocol):
     def take(self, rows: Tensor) -> Self:
         """This space for some of the rows it was restricted for, in the order given."""
 
-    def stuck(self, x: Tensor) -> Tensor:
+    def immovable(self, x: Tensor) -> Tensor:
         """(B,) rows that may change nothing at all."""
 
-    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
+    def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
         """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Continuous, Scalar, native
+from avcg.schema.features import Categorical, Continuous, Scalar, to_python
 from avcg.space.encoding import Encoding, Flags, Floats, Positions
 from avcg.space.links import Link
 
@@ -48,7 +48,7 @@ def interval(xp: Any, here: Any, missing: Any, low: Any, high: Any, no_fall: Any
 
 
 @dataclass(frozen=True, eq=False)
-class Freedom:
+class FeasibleSet:
     """Constraints as arrays.
 
     Attributes:
@@ -118,7 +118,7 @@ class Freedom:
         vary: Vary | None = None,
         ranges: Ranges | None = None,
         at_most: int | Sequence[int] | None = None,
-    ) -> Freedom:
+    ) -> FeasibleSet:
         """What is left under a request; see `TabularSpace.restrict`."""
         narrower = self if vary is None else _vary(self, encoding, vary)
         for name, wanted in (ranges or {}).items():
@@ -131,7 +131,7 @@ class Freedom:
             narrower = replace(narrower, max_changes=cap if old is None else np.minimum(old, cap))
         return narrower._aligned()
 
-    def _aligned(self) -> Freedom:
+    def _aligned(self) -> FeasibleSet:
         """All arrays with the same leading axis."""
         arrays = [self.low, self.high, self.no_fall, self.no_rise, self.may_enter]
         sizes = {len(array) for array in (*arrays, self.max_changes) if array is not None} - {1}
@@ -160,7 +160,7 @@ class Freedom:
             "cap": cap,
         }
 
-    def take(self, rows: Positions) -> Freedom:
+    def take(self, rows: Positions) -> FeasibleSet:
         """The arrays of some rows, where each has its own."""
         cap = None if self.max_changes is None else self.max_changes[rows]
         names = ("low", "high", "no_fall", "no_rise", "may_enter")
@@ -219,7 +219,9 @@ def _taken(xp: Any, array: Any, at: Any, axis: int) -> Any:
     return array.take(at, axis) if xp is np else xp.index_select(array, axis, at)
 
 
-def random_requests(encoding: Encoding, freedom: Freedom, rows: int, share: float, rng: np.random.Generator) -> Freedom:
+def random_requests(
+    encoding: Encoding, feasible: FeasibleSet, rows: int, share: float, rng: np.random.Generator
+) -> FeasibleSet:
     """What is left under requests of every kind, drawn at random for a share of rows.
 
     Such a row locks a random part of its features, and half of them also keep some numbers from rising or falling, bar
@@ -227,15 +229,15 @@ def random_requests(encoding: Encoding, freedom: Freedom, rows: int, share: floa
 
     Args:
         encoding: The codes.
-        freedom: What is allowed to all.
+        feasible: What is allowed to all.
         rows: B.
         share: Of rows with a request of their own.
         rng: Of the draws.
     """
     asking = rng.random((rows, 1)) < share
     more = asking & (rng.random((rows, 1)) < 0.5)
-    n, slots = freedom.low.shape[1], freedom.may_enter.shape[1]
-    locked = asking & (rng.random((rows, len(encoding.schema))) < 0.6 * rng.random((rows, 1)))[:, freedom.unit]
+    n, slots = feasible.low.shape[1], feasible.may_enter.shape[1]
+    locked = asking & (rng.random((rows, len(encoding.schema))) < 0.6 * rng.random((rows, 1)))[:, feasible.unit]
     numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)
     sizes = [slot.stop - slot.start for slot in encoding.slots]
     one_way = more & (rng.random((rows, n)) < 0.3)
@@ -243,13 +245,13 @@ def random_requests(encoding: Encoding, freedom: Freedom, rows: int, share: floa
     barred = more & (rng.random((rows, slots)) < 0.3 * rng.random((rows, 1)))
     caps = np.where((more & (rng.random((rows, 1)) < 0.3))[:, 0], rng.integers(1, 5, rows), len(encoding.schema))
     return replace(
-        freedom,
-        low=np.repeat(freedom.low, rows, axis=0),
-        high=np.repeat(freedom.high, rows, axis=0),
-        no_fall=freedom.no_fall | locked[:, numeric] | (one_way & falls),
-        no_rise=freedom.no_rise | locked[:, numeric] | (one_way & ~falls),
-        may_enter=freedom.may_enter & ~np.repeat(locked[:, ~numeric], sizes, axis=1) & ~barred,
-        max_changes=caps if freedom.max_changes is None else np.minimum(freedom.max_changes, caps),
+        feasible,
+        low=np.repeat(feasible.low, rows, axis=0),
+        high=np.repeat(feasible.high, rows, axis=0),
+        no_fall=feasible.no_fall | locked[:, numeric] | (one_way & falls),
+        no_rise=feasible.no_rise | locked[:, numeric] | (one_way & ~falls),
+        may_enter=feasible.may_enter & ~np.repeat(locked[:, ~numeric], sizes, axis=1) & ~barred,
+        max_changes=caps if feasible.max_changes is None else np.minimum(feasible.max_changes, caps),
     )
 
 
@@ -259,9 +261,9 @@ def _ranges(encoding: Encoding) -> tuple[Floats, Floats]:
     for feature, low, high in zip(encoding.numeric, encoding.low, encoding.high, strict=True):
         bounds = (low if feature.low is None else feature.low, high if feature.high is None else feature.high)
         if bounds[0] > bounds[1]:
-            given, end, other = ("low", high, "high") if feature.high is None else ("high", low, "low")
+            from_models, end, other = ("low", high, "high") if feature.high is None else ("high", low, "low")
             raise SchemaError(
-                f"between sets {getattr(feature, given)!r} as the {given} bound of column {feature.name!r}, but the"
+                f"between sets {getattr(feature, from_models)!r} as the {from_models} bound of column {feature.name!r}, but the"
                 f" training rows end at {end:.10g}. Give a {other} bound too."
             )
         pairs.append(bounds)
@@ -313,23 +315,23 @@ def _check_followers(encoding: Encoding, link: Link) -> None:
             )
 
 
-def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Freedom:
+def _limit(feasible: FeasibleSet, encoding: Encoding, name: str, wanted: Any) -> FeasibleSet:
     """Narrow one column to a range of numbers or a list of categories, the same for all rows or one for each."""
     feature = encoding.schema[name]
     position = encoding.schema.names.index(name)
-    for link in freedom.links:
+    for link in feasible.links:
         leader = encoding.schema.features[link.leader]
         if position in link.followers and isinstance(leader, Continuous):
             raise SchemaError(
                 f"Column {name!r} follows the number {leader.name!r}. Give the range for {leader.name!r}."
             )
     if isinstance(feature, Categorical):
-        return _limit_categories(freedom, encoding, feature, wanted)
+        return _limit_categories(feasible, encoding, feature, wanted)
     try:
         low, high = wanted
         low = np.atleast_1d(np.asarray(-np.inf if low is None else low, np.float64))
         high = np.atleast_1d(np.asarray(np.inf if high is None else high, np.float64))
-        rows = len(np.broadcast_arrays(low, high, freedom.low[:, 0])[0])
+        rows = len(np.broadcast_arrays(low, high, feasible.low[:, 0])[0])
     except (TypeError, ValueError):
         raise SchemaError(
             f"The range of column {name!r} must be a pair (low, high) of numbers, None for an open side, or of one"
@@ -338,24 +340,24 @@ def _limit(freedom: Freedom, encoding: Encoding, name: str, wanted: Any) -> Free
     if np.isnan(low).any() or np.isnan(high).any():
         raise SchemaError(f"The range of column {name!r} holds a bound that is not a number.")
     j = encoding.place[position]
-    lows, highs = (np.repeat(a, rows, axis=0) if len(a) < rows else a.copy() for a in (freedom.low, freedom.high))
+    lows, highs = (np.repeat(a, rows, axis=0) if len(a) < rows else a.copy() for a in (feasible.low, feasible.high))
     lows[:, j], highs[:, j] = np.maximum(lows[:, j], low), np.minimum(highs[:, j], high)
     crossed = lows[:, j] > highs[:, j]
     if crossed.any():
         where = "" if rows == 1 else f" in {int(crossed.sum())} rows"
         raise SchemaError(
             f"The range of column {name!r} leaves nothing{where}: asked for {low[0]:.10g} to {high[0]:.10g}, but it may"
-            f" only be {freedom.low[0, j]:.10g} to {freedom.high[0, j]:.10g}."
+            f" only be {feasible.low[0, j]:.10g} to {feasible.high[0, j]:.10g}."
         )
-    return replace(freedom, low=lows, high=highs)
+    return replace(feasible, low=lows, high=highs)
 
 
-def _limit_categories(freedom: Freedom, encoding: Encoding, feature: Categorical, wanted: Any) -> Freedom:
+def _limit_categories(feasible: FeasibleSet, encoding: Encoding, feature: Categorical, wanted: Any) -> FeasibleSet:
     if isinstance(wanted, str) or not isinstance(wanted, Iterable):
         raise SchemaError(
             f"The range of column {feature.name!r} must be a list of its categories. Got {wanted!r} instead."
         )
-    wanted = [native(value) for value in wanted]
+    wanted = [to_python(value) for value in wanted]
     per_row = [wanted] if all(isinstance(value, Scalar) for value in wanted) else wanted
     if not wanted:
         raise SchemaError(
@@ -365,15 +367,15 @@ def _limit_categories(freedom: Freedom, encoding: Encoding, feature: Categorical
     slots = encoding.slots[encoding.place[encoding.schema.names.index(feature.name)]]
     mask = np.zeros((len(entered), slots.stop - slots.start), bool)
     mask[:, : len(feature.categories)] = entered
-    rows = max(len(freedom.may_enter), len(mask))
+    rows = max(len(feasible.may_enter), len(mask))
     may_enter = (
-        np.repeat(freedom.may_enter, rows, axis=0) if len(freedom.may_enter) < rows else freedom.may_enter.copy()
+        np.repeat(feasible.may_enter, rows, axis=0) if len(feasible.may_enter) < rows else feasible.may_enter.copy()
     )
     may_enter[:, slots] &= mask
-    return replace(freedom, may_enter=may_enter)
+    return replace(feasible, may_enter=may_enter)
 
 
-def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
+def _vary(feasible: FeasibleSet, encoding: Encoding, vary: Vary) -> FeasibleSet:
     """Freeze what a request does not name. Naming one of a link names the link."""
     names = encoding.schema.names
     if isinstance(vary, str):
@@ -391,28 +393,28 @@ def _vary(freedom: Freedom, encoding: Encoding, vary: Vary) -> Freedom:
         listed = list(vary)
         one = not all(isinstance(entry, Iterable) and not isinstance(entry, str) for entry in listed) or not listed
         free = _flags([listed] if one else listed, names, "the schema", "column")
-        alike = freedom.unit[:, None] == freedom.unit[None, :]
-        stuck = free.any(axis=0) & ~(freedom.movable(encoding).any(axis=0) @ alike)
-        if stuck.any():
+        alike = feasible.unit[:, None] == feasible.unit[None, :]
+        immovable = free.any(axis=0) & ~(feasible.movable(encoding).any(axis=0) @ alike)
+        if immovable.any():
             raise SchemaError(
-                f"'vary' names column {names[int(stuck.argmax())]!r}, which the schema does not let change. Free it in"
+                f"'vary' names column {names[int(immovable.argmax())]!r}, which the schema does not let change. Free it in"
                 " the schema, or leave it out."
             )
-    free = free @ (freedom.unit[:, None] == freedom.unit[None, :])
+    free = free @ (feasible.unit[:, None] == feasible.unit[None, :])
     numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)
     sizes = [slots.stop - slots.start for slots in encoding.slots]
     return replace(
-        freedom,
-        no_fall=freedom.no_fall | ~free[:, numeric],
-        no_rise=freedom.no_rise | ~free[:, numeric],
-        may_enter=freedom.may_enter & np.repeat(free[:, ~numeric], sizes, axis=1),
+        feasible,
+        no_fall=feasible.no_fall | ~free[:, numeric],
+        no_rise=feasible.no_rise | ~free[:, numeric],
+        may_enter=feasible.may_enter & np.repeat(free[:, ~numeric], sizes, axis=1),
     )
 
 
 def _flags(lists: Sequence[Sequence[Scalar]], known: Sequence[Scalar], where: str, what: str) -> Flags:
     """(rows, known) which of the known values each list names."""
     place = {value: i for i, value in enumerate(known)}
-    named = [native(value) for value in chain.from_iterable(lists)]
+    named = [to_python(value) for value in chain.from_iterable(lists)]
     strange = [value for value in named if not isinstance(value, Scalar) or value not in place]
     if strange:
         raise SchemaError(f"There is no {what} {strange[0]!r} in {where}. {did_you_mean(strange[0], known)}")

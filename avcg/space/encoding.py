@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError
-from avcg.schema.features import Categorical, Continuous, Scalar, native
+from avcg.schema.features import Categorical, Continuous, Scalar, to_python
 from avcg.schema.schema import Schema
 from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
 
@@ -288,10 +288,10 @@ class Encoding:
         numbers = codes.astype(np.float64) * self.scale + self.center
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
         blur = _EPS * (np.abs(codes) + 1.0) * self.scale
-        plain = self.on_grid(numbers)
+        to_json = self.on_grid(numbers)
         for digits, columns in self._digits:
-            plain[..., columns] = np.round(numbers[..., columns], digits)
-        return np.where(np.abs(plain - numbers) <= blur, plain, numbers)
+            to_json[..., columns] = np.round(numbers[..., columns], digits)
+        return np.where(np.abs(to_json - numbers) <= blur, to_json, numbers)
 
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
@@ -347,7 +347,7 @@ class Encoding:
         x = [0.0] * self.width
         numbers, choices = self._readers
         for feature, at, center, scale, gap in numbers:
-            value = native(row[feature.name])
+            value = to_python(row[feature.name])
             if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
                 try:
                     x[at] = (value - center) / scale
@@ -362,7 +362,7 @@ class Encoding:
             else:
                 refuse_numbers(feature.name, [value])
         for feature, start, slots in choices:
-            value = native(row[feature.name])
+            value = to_python(row[feature.name])
             slot = slots.get(value) if isinstance(value, (str, int, float)) else None
             if slot is not None and isinstance(value, bool) is isinstance(feature.categories[0], bool):
                 x[slot] = 1.0

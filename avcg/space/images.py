@@ -155,7 +155,7 @@ class ImageSpace:
         """(1, 1, 1) none is."""
         return torch.zeros((1, 1, 1), dtype=torch.bool)
 
-    def leeway(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor) -> Tensor:
         """(B, 1, H, W) 1 where a pixel may change."""
         return self._there(x).may_change.to(x.dtype).expand(len(x), -1, -1, -1)
 
@@ -178,12 +178,12 @@ class ImageSpace:
             raise DataError(f"{int(torch.isnan(x_cf).sum())} pixels to project are NaN: the generator has diverged.")
         result = self.relax(x_cf, x)
         if self.dtype == np.uint8:
-            whole = self._pixels(result).round()
-            codes = (whole - self._there(x).mean) / self._there(x).std
-            result = torch.where(whole == self._pixels(x).round(), x, codes)
+            check_int = self._pixels(result).round()
+            codes = (check_int - self._there(x).mean) / self._there(x).std
+            result = torch.where(check_int == self._pixels(x).round(), x, codes)
         return result
 
-    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
+    def finalize(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
         """Decoder output to answers; see `project`."""
         return self.project(raw, x)
 
@@ -191,7 +191,7 @@ class ImageSpace:
         """Mean absolute change of a pixel, in standard deviations of its channel, (..., B)."""
         return (x_cf - x).abs().mean(dim=(-3, -2, -1))
 
-    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+    def pairwise_distance(self, x: Tensor, rows: Tensor) -> Tensor:
         """(N, m) distances of pictures from others."""
         return torch.cdist(x.flatten(1), rows.flatten(1), p=1.0) / x[0].numel()
 
@@ -255,7 +255,7 @@ class ImageSpace:
         parts = {name: getattr(self, name) for name in names}
         return replace(self, **{name: part if len(part) == 1 else part[rows.cpu()] for name, part in parts.items()})
 
-    def stuck(self, x: Tensor) -> Tensor:
+    def immovable(self, x: Tensor) -> Tensor:
         """(B,) pictures that may not change at all."""
         low, high = self._room(x)
         return ~(self._there(x).may_change & (low < high)).flatten(1).any(dim=1).expand(len(x))
@@ -267,7 +267,7 @@ class ImageSpace:
         here = x.repeat(3, 1, 1, 1)
         return rows.to(x.device), self.take(rows).project((x_cf + back * (x - x_cf)).flatten(0, 1), here)
 
-    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> None:
+    def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> None:
         """Pixels change together: there is no one change to do without."""
 
     def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:

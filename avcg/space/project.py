@@ -9,7 +9,7 @@ import numpy as np
 
 from avcg.errors import DataError
 from avcg.schema.features import Continuous
-from avcg.space.constraints import Freedom, enterable, interval, own_slots
+from avcg.space.constraints import FeasibleSet, enterable, interval, own_slots
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.space.links import follow, leadable
 
@@ -17,12 +17,12 @@ from avcg.space.links import follow, leadable
 _BLUR = 1e-7
 
 
-def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
+def project(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
     """The allowed point nearest to each candidate.
 
     Args:
         encoding: The codes.
-        freedom: What is allowed.
+        feasible: What is allowed.
         x_cf: (K, B, D) any finite codes.
         x: (B, D) the factuals.
 
@@ -32,12 +32,12 @@ def project(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Code
     if np.isnan(x_cf).any():
         raise DataError(f"{int(np.isnan(x_cf).sum())} codes to project are NaN: the generator has diverged.")
     result = np.broadcast_to(x, x_cf.shape).copy()
-    _project_numbers(encoding, freedom, x_cf, x, result)
+    _project_numbers(encoding, feasible, x_cf, x, result)
     if len(encoding.blocks):
-        result[..., encoding.slot_at] = _project_choices(encoding, freedom, x_cf, x)
-    for link in freedom.links:
+        result[..., encoding.slot_at] = _project_choices(encoding, feasible, x_cf, x)
+    for link in feasible.links:
         follow(encoding, link, result, x)
-    return result if freedom.max_changes is None else _keep_dearest(encoding, freedom, result, x)
+    return result if feasible.max_changes is None else _keep_dearest(encoding, feasible, result, x)
 
 
 def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
@@ -56,13 +56,13 @@ def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
     return wanted
 
 
-def _project_choices(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
+def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
     """(K, B, M) 1 at the category with the largest code of those that may be entered; at its own where none is larger.
 
     Row by row of a flat table, whose cells are found by their places: that costs a single row least, and many.
     """
     slots = len(encoding.slot_at)
-    allowed = allowed_entries(encoding, freedom, x)
+    allowed = allowed_entries(encoding, feasible, x)
     codes = np.where(allowed, x_cf[..., encoding.slot_at], np.float32(-np.inf)).reshape(-1, slots)
     largest = np.empty((len(codes), len(encoding.slots)), np.intp)
     for j, block in enumerate(encoding.slots):
@@ -78,12 +78,12 @@ def _project_choices(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes
     return result.reshape(*x_cf.shape[:-1], slots)
 
 
-def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, result: Codes) -> None:
+def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
     at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
     missing = _missing(encoding, x)
     here = np.where(missing, np.nan, encoding.unscaled(x[:, at]))
     wanted = encoding.unscaled(x_cf[..., at])
-    numbers = nearest_numbers(encoding, freedom, wanted, here)
+    numbers = nearest_numbers(encoding, feasible, wanted, here)
     stays = np.isnan(numbers) | (numbers == here)
     stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
     moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, encoding.center, numbers)))
@@ -95,19 +95,19 @@ def _project_numbers(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes
     result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
 
 
-def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: Floats) -> Floats:
+def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, here: Floats) -> Floats:
     """The allowed number nearest to each wanted one, in the user's units.
 
     Args:
         encoding: For the grids.
-        freedom: What is allowed.
+        feasible: What is allowed.
         wanted: (..., B, n).
         here: (B, n) the factuals, NaN where missing.
 
     Returns:
         (..., B, n), NaN where a gap may not be filled.
     """
-    low, high = room(freedom, here)
+    low, high = room(feasible, here)
     value = np.minimum(np.maximum(wanted, low), high)
     # A float32 code of a bound reads back as nearly the bound: 0 as 2e-09. It is the bound that was meant.
     for bound in (low, high):
@@ -119,9 +119,9 @@ def nearest_numbers(encoding: Encoding, freedom: Freedom, wanted: Floats, here: 
     return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
 
 
-def room(freedom: Freedom, here: Floats) -> tuple[Floats, Floats]:
+def room(feasible: FeasibleSet, here: Floats) -> tuple[Floats, Floats]:
     """(B, n) how low and how high numbers may go, in the user's units."""
-    return interval(np, here, np.isnan(here), freedom.low, freedom.high, freedom.no_fall, freedom.no_rise)
+    return interval(np, here, np.isnan(here), feasible.low, feasible.high, feasible.no_fall, feasible.no_rise)
 
 
 def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
@@ -138,20 +138,20 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
     return first, np.where(multiple(last, step, decimals) > high, last - 1, last)
 
 
-def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
+def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     """(B, M) the categories each row may be in, links heeded."""
-    entries = _enterable(encoding, freedom, x)
-    if any(link.knots is None for link in freedom.links):
+    entries = _enterable(encoding, feasible, x)
+    if any(link.knots is None for link in feasible.links):
         low, high = interval(
             np,
             x[:, encoding.number_at],
             _missing(encoding, x),
-            encoding.scaled(freedom.low),
-            encoding.scaled(freedom.high),
-            freedom.no_fall,
-            freedom.no_rise,
+            encoding.scaled(feasible.low),
+            encoding.scaled(feasible.high),
+            feasible.no_fall,
+            feasible.no_rise,
         )
-        for link in freedom.links:
+        for link in feasible.links:
             if link.knots is None:
                 span, block = encoding.slots[encoding.place[link.leader]], encoding.slices[link.leader]
                 barred = np.zeros_like(x)
@@ -160,9 +160,9 @@ def allowed_entries(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
     return entries
 
 
-def _enterable(encoding: Encoding, freedom: Freedom, x: Codes) -> Flags:
+def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     here, (_, back) = x[:, encoding.slot_at], encoding.padded
-    found: Flags = enterable(np, here, freedom.moves, freedom.may_enter, encoding.first_slots, encoding.within, back)
+    found: Flags = enterable(np, here, feasible.moves, feasible.may_enter, encoding.first_slots, encoding.within, back)
     return found
 
 
@@ -174,35 +174,35 @@ def _missing(encoding: Encoding, x: Codes) -> Flags:
     return missing
 
 
-def _keep_dearest(encoding: Encoding, freedom: Freedom, result: Codes, x: Codes) -> Codes:
+def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: Codes) -> Codes:
     """Undo all but the allowed number of changes: those that undoing would move the answer least."""
-    assert freedom.max_changes is not None
-    worth = unit_charges(encoding, freedom, result, x)
+    assert feasible.max_changes is not None
+    worth = unit_charges(encoding, feasible, result, x)
     order = np.argsort(-worth, axis=-1, kind="stable")
     rank = np.argsort(order, axis=-1, kind="stable")
-    kept = np.take(rank < freedom.max_changes[:, None], freedom.unit, axis=-1)
+    kept = np.take(rank < feasible.max_changes[:, None], feasible.unit, axis=-1)
     return np.where(np.repeat(kept, [s.stop - s.start for s in encoding.slices], axis=-1), result, x)
 
 
-def unit_charges(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes) -> Codes:
+def unit_charges(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
     """(..., B, features) what each unit of change costs, at its leader's place; above 0 wherever something changed."""
     starts = [s.start for s in encoding.slices]
     changed = np.logical_or.reduceat(x_cf != x, starts, axis=-1)
     worth = np.add.reduceat(charges(encoding, x_cf, x), starts, axis=-1)
-    to_unit = (freedom.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
+    to_unit = (feasible.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
     # A change that happens to be free is a change all the same.
     return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
 
 
-def without(encoding: Encoding, freedom: Freedom, x_cf: Codes, x: Codes, rank: int) -> Freedom | None:
+def lock_change(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, rank: int) -> FeasibleSet | None:
     """What may change with one change of each answer locked; see `TabularSpace.without`."""
-    worth = unit_charges(encoding, freedom, x_cf, x)
+    worth = unit_charges(encoding, feasible, x_cf, x)
     if rank >= worth.shape[1]:
         return None
     order, rows = np.argsort(-worth, axis=1, kind="stable")[:, rank], np.arange(len(x))
     free = np.ones(worth.shape, bool)
     free[rows, order] = worth[rows, order] <= 0
-    return freedom.narrow(encoding, vary=free[:, freedom.unit])
+    return feasible.narrow(encoding, vary=free[:, feasible.unit])
 
 
 def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
@@ -219,7 +219,7 @@ def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     return cost
 
 
-def apart(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
+def pairwise_distance(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
     """(N, m) what the codes of one row cost to become those of another, prices per change of numbers left out.
 
     Flags are 0 or 1, and of these differences are sums and products.
@@ -238,7 +238,7 @@ def apart(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
     return result
 
 
-def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values) -> Values:
+def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: Values) -> Values:
     """Projected codes to exact values, with the factuals at hand.
 
     Only a number whose code moved is read off its code, and rounded within what the exact factual may do; any other is
@@ -246,7 +246,7 @@ def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values
 
     Args:
         encoding: The codes.
-        freedom: What is allowed.
+        feasible: What is allowed.
         codes: (B, D).
         factuals: B rows.
     """
@@ -254,9 +254,9 @@ def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values
     gap = np.isnan(here)
     same = codes[:, at] == encoding.scaled(np.where(gap, encoding.center, here))
     same &= gap == np.isnan(found.numbers)
-    near = nearest_numbers(encoding, freedom, encoding.unscaled(codes[:, at]), here)
+    near = nearest_numbers(encoding, feasible, encoding.unscaled(codes[:, at]), here)
     numbers = np.where(same, here, np.where(np.isnan(found.numbers), np.nan, near))
-    for link in freedom.links:
+    for link in feasible.links:
         if link.knots is None:
             lead = encoding.place[link.leader]
             moved = found.choices[:, lead] != factuals.choices[:, lead]
@@ -267,14 +267,14 @@ def restore(encoding: Encoding, freedom: Freedom, codes: Codes, factuals: Values
     return Values(numbers, found.choices)
 
 
-def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: Values) -> Flags:
+def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
     """(N, features) where an answer breaks a constraint, judged on exact values and not by how they were made."""
     broken = np.zeros((len(answers), len(encoding.schema)), bool)
     changed = changes(encoding, answers, factuals)
-    low, high = room(freedom, factuals.numbers)
+    low, high = room(feasible, factuals.numbers)
     x = encoding.encode(factuals)
-    entries = _enterable(encoding, freedom, x)
-    frozen = np.broadcast_to(freedom.no_fall & freedom.no_rise, low.shape)
+    entries = _enterable(encoding, feasible, x)
+    frozen = np.broadcast_to(feasible.no_fall & feasible.no_rise, low.shape)
     for j, feature in enumerate(encoding.schema.features):
         i = encoding.place[j]
         if isinstance(feature, Continuous):
@@ -289,7 +289,7 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
             block = entries[:, encoding.slots[i]]
             broken[:, j] = ~np.take_along_axis(block, answers.choices[:, i, None], axis=1)[:, 0]
     broken &= changed
-    for link in freedom.links:
+    for link in feasible.links:
         expected, found = x.copy(), encoding.encode(answers)
         expected[:, encoding.slices[link.leader]] = found[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
@@ -297,11 +297,11 @@ def violations(encoding: Encoding, freedom: Freedom, answers: Values, factuals: 
             span = encoding.slices[position]
             off = np.abs(found[:, span] - expected[:, span])
             broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, span]))).any(axis=1)
-    if freedom.max_changes is not None:
-        units = changed.astype(np.float32) @ (freedom.unit[:, None] == np.arange(len(encoding.schema))).astype(
+    if feasible.max_changes is not None:
+        units = changed.astype(np.float32) @ (feasible.unit[:, None] == np.arange(len(encoding.schema))).astype(
             np.float32
         )
-        broken |= changed & ((units > 0).sum(axis=1) > freedom.max_changes)[:, None]
+        broken |= changed & ((units > 0).sum(axis=1) > feasible.max_changes)[:, None]
     return broken
 
 

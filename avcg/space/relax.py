@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.space.constraints import Freedom, enterable, interval
+from avcg.space.constraints import FeasibleSet, enterable, interval
 from avcg.space.encoding import Encoding, Positions
 from avcg.space.links import Link, between_knots, leadable
 
@@ -101,7 +101,7 @@ class Relaxation:
     links: tuple[_LinkTensors, ...]
 
     @classmethod
-    def of(cls, encoding: Encoding, freedom: Freedom, device: torch.device, dtype: torch.dtype) -> Self:
+    def of(cls, encoding: Encoding, feasible: FeasibleSet, device: torch.device, dtype: torch.dtype) -> Self:
         """Everything on one device and in one precision."""
 
         def tensor(array: Any) -> Tensor:
@@ -119,10 +119,10 @@ class Relaxation:
                 knots=None if link.knots is None else tensor(link.knots),
                 span=slice(0) if link.knots is not None else encoding.slots[encoding.place[link.leader]],
             )
-            for link in freedom.links
+            for link in feasible.links
         ]
         own = np.ones(encoding.width, np.float32)
-        for link in freedom.links:
+        for link in feasible.links:
             own[link.columns] = 0.0
         padding, unpadding = encoding.padded
         arrays = {
@@ -130,8 +130,8 @@ class Relaxation:
             "gap_at": encoding.gap_at,
             "with_gaps": np.flatnonzero(encoding.gap_at >= 0),
             "slot_at": encoding.slot_at,
-            **freedom.coded(encoding),
-            "moves": freedom.moves,
+            **feasible.coded(encoding),
+            "moves": feasible.moves,
             "prices": encoding.prices,
             "change_prices": encoding.change_prices,
             "counted": own[encoding.number_at],
@@ -172,7 +172,7 @@ class Relaxation:
             result = self._follow(link, result, x)
         return result
 
-    def leeway(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor) -> Tensor:
         """See `TabularSpace.leeway`."""
         here, _, low, high = self._interval(x)
         sides = torch.cat([here - low, high - here], dim=1).clamp(0.0, _FAR) / _FAR

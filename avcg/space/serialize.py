@@ -8,13 +8,13 @@ import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 
-from avcg.schema.features import native
+from avcg.schema.features import to_python
 from avcg.space.encoding import is_gap
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """A value as JSON has it: Python's own, and None where it is missing."""
-    value = native(value)
+    value = to_python(value)
     return None if is_gap(value) else value
 
 
@@ -39,7 +39,7 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
         "dtype": str(kind),
         "categories": kind.categories.tolist() if categorical else None,
         "ordered": bool(kind.ordered) if categorical else None,
-        "values": [plain(value) for value in values.tolist()],
+        "values": [to_json(value) for value in values.tolist()],
     }
 
 

@@ -21,11 +21,21 @@ from avcg.errors import DataError, SchemaError
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space import frames
-from avcg.space.constraints import Freedom, Ranges, Vary, random_requests
+from avcg.space.constraints import FeasibleSet, Ranges, Vary, random_requests
 from avcg.space.encoding import Encoding, Flags, Positions, Scaling, Values
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
-from avcg.space.project import apart, changes, gated, project, restore, room, unit_charges, violations, without
+from avcg.space.project import (
+    changes,
+    gated,
+    lock_change,
+    pairwise_distance,
+    project,
+    restore,
+    room,
+    unit_charges,
+    violations,
+)
 from avcg.space.relax import Relaxation
 
 
@@ -35,7 +45,7 @@ class TabularSpace:
 
     Attributes:
         encoding: Scaling and layout of the codes.
-        freedom: What may change; narrowed by `restrict`.
+        feasible: What may change; narrowed by `restrict`.
 
     >>> import pandas as pd
     >>> X = pd.DataFrame({"hours": [20, 40, 60], "job": ["clerk", "nurse", "clerk"]})
@@ -47,7 +57,7 @@ class TabularSpace:
     """
 
     encoding: Encoding
-    freedom: Freedom
+    feasible: FeasibleSet
 
     @classmethod
     def fit(cls, schema: Schema, X: Frame, scaling: Scaling = "standard") -> Self:
@@ -62,7 +72,7 @@ class TabularSpace:
             raise SchemaError(f"The 'scaling' of a space must be 'standard' or 'minmax'. Got {scaling!r} instead.")
         values = frames.read_values(X, schema)
         encoding = Encoding.fit(schema, values, scaling)
-        return cls(encoding, Freedom.of(encoding, learn_links(encoding, values)))
+        return cls(encoding, FeasibleSet.of(encoding, learn_links(encoding, values)))
 
     @property
     def schema(self) -> Schema:
@@ -116,9 +126,9 @@ class TabularSpace:
         if len(here) != len(codes):
             raise DataError(f"decode got {len(codes)} rows of codes and {len(here)} rows in 'like'. Give one for each.")
         self._check_rows(len(here))
-        answers = restore(self.encoding, self.freedom, codes, here)
+        answers = restore(self.encoding, self.feasible, codes, here)
         # Any allowed point does for a gap: a number in a narrower dtype is rounded toward it.
-        inside = np.where(np.isnan(here.numbers), np.add(*room(self.freedom, here.numbers)) / 2, here.numbers)
+        inside = np.where(np.isnan(here.numbers), np.add(*room(self.feasible, here.numbers)) / 2, here.numbers)
         changed = changes(self.encoding, answers, here)
         return frames.write_values(like, self.encoding, answers, changed, toward=inside)
 
@@ -134,7 +144,7 @@ class TabularSpace:
             0, torch.from_numpy(self.encoding.slot_at), True
         )
 
-    def leeway(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor) -> Tensor:
         """What each row may change, as numbers a decoder can read.
 
         Args:
@@ -145,7 +155,7 @@ class TabularSpace:
             that may be entered or is the row's own; how tight the limit on changes is.
         """
         self._check_shapes(x, x)
-        return self._relaxation(x).leeway(x)
+        return self._relaxation(x).constraint_features(x)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output to a point that heeds every limit, differentiably.
@@ -179,10 +189,10 @@ class TabularSpace:
         self._check_shapes(x_cf, x)
         codes = _array(x_cf)
         lead = math.prod(codes.shape[:-2])  # said, since of no rows it cannot be told
-        result = project(self.encoding, self.freedom, codes.reshape(lead, *codes.shape[-2:]), _array(x))
+        result = project(self.encoding, self.feasible, codes.reshape(lead, *codes.shape[-2:]), _array(x))
         return torch.from_numpy(result.reshape(codes.shape)).to(x.device, x.dtype)
 
-    def settle(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
+    def finalize(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output to answers, without what only gradients need of `relax`; gates are open or shut."""
         if gates is None:
             return self.project(raw, x)
@@ -205,9 +215,9 @@ class TabularSpace:
         dtype = torch.promote_types(x_cf.dtype, x.dtype)
         return self._relaxation(x.to(dtype)).distance(x_cf.to(dtype), x.to(dtype), gates)
 
-    def apart(self, x: Tensor, rows: Tensor) -> Tensor:
+    def pairwise_distance(self, x: Tensor, rows: Tensor) -> Tensor:
         """(N, m) what encoded rows (N, D) cost to become others (m, D), prices per change of numbers left out."""
-        return torch.from_numpy(apart(self.encoding, _array(x), _array(rows))).to(x.device)
+        return torch.from_numpy(pairwise_distance(self.encoding, _array(x), _array(rows))).to(x.device)
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """How many features change, those of a link as one; in expectation for shares of categories and gates.
@@ -230,7 +240,7 @@ class TabularSpace:
             share: Of rows with a request of their own.
             rng: Of the requests.
         """
-        return replace(self, freedom=random_requests(self.encoding, self.freedom, rows, share, rng))
+        return replace(self, feasible=random_requests(self.encoding, self.feasible, rows, share, rng))
 
     def cross(self, x: Tensor, others: Tensor, rng: torch.Generator) -> Tensor:
         """Rows of which each feature is taken from either of two, linked features together.
@@ -247,7 +257,7 @@ class TabularSpace:
     def _owner(self) -> Positions:
         """(D,) the unit of change that each code belongs to."""
         widths = [block.stop - block.start for block in self.encoding.slices]
-        return self.freedom.unit[np.repeat(np.arange(len(widths)), widths)]
+        return self.feasible.unit[np.repeat(np.arange(len(widths)), widths)]
 
     def take(self, rows: Tensor) -> Self:
         """This space for some of the rows it was restricted for.
@@ -255,18 +265,18 @@ class TabularSpace:
         Args:
             rows: (b,) positions, in any order and as often as wanted.
         """
-        return self if self.freedom.rows == 1 else replace(self, freedom=self.freedom.take(rows.cpu().numpy()))
+        return self if self.feasible.rows == 1 else replace(self, feasible=self.feasible.take(rows.cpu().numpy()))
 
-    def stuck(self, x: Tensor) -> Tensor:
+    def immovable(self, x: Tensor) -> Tensor:
         """(B,) rows that may change nothing at all."""
-        leeway = self.leeway(x)
-        moves = leeway[:, : 2 * self.n_gates].sum(dim=1) > 0
-        elsewhere = leeway[:, 2 * self.n_gates : -1].sum(dim=1) > len(self.encoding.blocks)
-        cap = self.freedom.max_changes
+        constraint_features = self.constraint_features(x)
+        moves = constraint_features[:, : 2 * self.n_gates].sum(dim=1) > 0
+        elsewhere = constraint_features[:, 2 * self.n_gates : -1].sum(dim=1) > len(self.encoding.blocks)
+        cap = self.feasible.max_changes
         free = torch.ones(1, dtype=torch.bool) if cap is None else torch.from_numpy(np.array(cap > 0))
         return ~((moves | elsewhere) & free.to(x.device))
 
-    def without(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
+    def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
         """This space with one change of each answer locked: what else could be done?
 
         Args:
@@ -274,8 +284,8 @@ class TabularSpace:
             x: (B, D) the factuals.
             rank: Which change, the dearest first from 0. Rows with fewer changes lock nothing.
         """
-        narrower = without(self.encoding, self.freedom, _array(x_cf), _array(x), rank)
-        return None if narrower is None else replace(self, freedom=narrower)
+        narrower = lock_change(self.encoding, self.feasible, _array(x_cf), _array(x), rank)
+        return None if narrower is None else replace(self, feasible=narrower)
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.
@@ -288,7 +298,7 @@ class TabularSpace:
             (M,) positions of the answers, and (M, D) feasible points.
         """
         codes, here = _array(x_cf), _array(x)
-        rows, units = np.nonzero(unit_charges(self.encoding, self.freedom, codes, here) > 0)
+        rows, units = np.nonzero(unit_charges(self.encoding, self.feasible, codes, here) > 0)
         numeric = np.array([isinstance(feature, Continuous) for feature in self.schema.features])[units]
         cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
         answer = np.concatenate([at for at, _, _ in cuts])
@@ -317,7 +327,9 @@ class TabularSpace:
                 " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
             )
         return replace(
-            self, encoding=encoding, freedom=Freedom.of(encoding, learn_links(encoding, frames.read_values(X, schema)))
+            self,
+            encoding=encoding,
+            feasible=FeasibleSet.of(encoding, learn_links(encoding, frames.read_values(X, schema))),
         )
 
     def restrict(
@@ -338,7 +350,7 @@ class TabularSpace:
         Raises:
             SchemaError: If a column does not exist or is frozen, or a range leaves nothing.
         """
-        return replace(self, freedom=self.freedom.narrow(self.encoding, vary, ranges, at_most))
+        return replace(self, feasible=self.feasible.narrow(self.encoding, vary, ranges, at_most))
 
     def changed(self, answers: Frame | Values, like: Frame | Values) -> Flags:
         """(B, features) which cells of the answers differ from the factuals, in exact values."""
@@ -346,7 +358,7 @@ class TabularSpace:
 
     def violations(self, answers: Frame, like: Frame) -> Flags:
         """(B, features) where an answer breaks a constraint, judged on the rows people receive."""
-        return violations(self.encoding, self.freedom, *self._read_pair(answers, like))
+        return violations(self.encoding, self.feasible, *self._read_pair(answers, like))
 
     def _read_pair(self, answers: Frame | Values, like: Frame | Values) -> tuple[Values, Values]:
         pair = self.read(answers), self.read(like)
@@ -365,14 +377,14 @@ class TabularSpace:
         self._check_rows(x.shape[0])
 
     def _check_rows(self, rows: int) -> None:
-        if self.freedom.rows not in (1, rows):
-            raise SchemaError(f"This space was restricted for {self.freedom.rows} rows. Got {rows} rows.")
+        if self.feasible.rows not in (1, rows):
+            raise SchemaError(f"This space was restricted for {self.feasible.rows} rows. Got {rows} rows.")
 
     def _relaxation(self, x: Tensor) -> Relaxation:
         """The constraints as tensors where x lives and in its precision, made once for each."""
         key = (x.device, x.dtype)
         if key not in self._made:
-            self._made[key] = Relaxation.of(self.encoding, self.freedom, x.device, x.dtype)
+            self._made[key] = Relaxation.of(self.encoding, self.feasible, x.device, x.dtype)
         return self._made[key]
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from avcg.errors import DataError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, native
+from avcg.schema.features import Categorical, to_python
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
@@ -86,4 +86,4 @@ def refuse_categories(feature: Categorical, count: int, values: Sequence[object]
 
 def _some(values: Sequence[object]) -> list[object]:
     """Different values as plain Python ones, first come first."""
-    return list({repr(value): native(value) for value in values}.values())
+    return list({repr(value): to_python(value) for value in values}.values())

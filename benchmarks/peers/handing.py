@@ -62,7 +62,7 @@ def _layers(network: nn.Module) -> list[tuple[Any, Any]]:
 
 
 def _columns(space: TabularSpace) -> tuple[Column, ...]:
-    encoding, freedom = space.encoding, space.freedom
+    encoding, feasible = space.encoding, space.feasible
     columns = []
     for j, feature in enumerate(space.schema.features):
         place = encoding.place[j]
@@ -75,9 +75,9 @@ def _columns(space: TabularSpace) -> tuple[Column, ...]:
                     None,
                     center=float(encoding.center[place]),
                     scale=float(encoding.scale[place]),
-                    low=float(freedom.low[0, place]),
-                    high=float(freedom.high[0, place]),
-                    whole=feature.step == 1,
+                    low=float(feasible.low[0, place]),
+                    high=float(feasible.high[0, place]),
+                    check_int=feature.step == 1,
                     change=feature.change,
                 )
             )

@@ -31,7 +31,7 @@ _REPEATS, _ENOUGH_SECONDS = 5, 10.0
 _COVERED = ("ok", "not_robust")
 
 # From what `Own.fit` made, rows and the class positions wanted to answers, a line for each row that has one.
-Ask = Callable[[Any, pd.DataFrame, Positions], pd.DataFrame]
+QueryOptions = Callable[[Any, pd.DataFrame, Positions], pd.DataFrame]
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class Own:
 
     name: str
     fit: Callable[[Problem, Stored, int], Any]
-    ask: Ask
+    ask: QueryOptions
     per_row: bool = True
     most: int | None = None
 
@@ -196,7 +196,7 @@ def run_script(command: Sequence[str], kind: str, task: Task, threads: int, seco
     return Outcome(placed, asked, report["fit_cpu"], report["cpu"], report["wall"], report["versions"])
 
 
-def _generate(refine: bool = False) -> Ask:
+def _generate(refine: bool = False) -> QueryOptions:
     """Frame to frame, all rows at once, with status and certificate."""
 
     def ask(explainer: Explainer, X: pd.DataFrame, target: Positions) -> pd.DataFrame:

@@ -66,8 +66,8 @@ def measure(options: argparse.Namespace) -> None:
                     rows = judge(context, X, target, outcome.answers).iloc[chosen]
                 cell = _cell(options, batch, method.name, threads, outcome)
                 write_results(options.results, read_results(options.results).replaced(cell, rows), about)
-                told = outcome.error or f"{1e3 * outcome.cpu / outcome.asked:.3g} ms of processor time a row"
-                print(f"{batch:,} rows, threads: {threads}, {method.name}: {told}", flush=True)
+                delivered = outcome.error or f"{1e3 * outcome.cpu / outcome.asked:.3g} ms of processor time a row"
+                print(f"{batch:,} rows, threads: {threads}, {method.name}: {delivered}", flush=True)
     results = read_results(options.results)
     order, per_row = [one.name for one in METHODS], [one.name for one in METHODS if one.per_row]
     for batch in options.rows:

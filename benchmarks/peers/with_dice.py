@@ -22,7 +22,7 @@ _OUTCOME = "outcome"
 _FOUND_NOTHING = "No counterfactuals found for any of the query points"
 
 
-class Asked:
+class BlackBoxPredictors:
     """The model as DiCE's agnostic methods ask it: with frames."""
 
     def __init__(self, task: Task) -> None:
@@ -76,7 +76,7 @@ def prepare(task: Task, kind: str) -> Explain:
         low, high = (train[numbers].agg(side).to_numpy(np.float64) for side in ("min", "max"))
         model = dice_ml.Model(model=Opened(task, low, high), backend="PYT", func="ohe-min-max")
     else:
-        model = dice_ml.Model(model=Asked(task), backend="sklearn")
+        model = dice_ml.Model(model=BlackBoxPredictors(task), backend="sklearn")
     explainer = dice_ml.Dice(data, model, method=kind)
     ranges: dict[str, list[Any]] = {}
     for column in task.columns:

@@ -12,7 +12,7 @@ import torch
 from avcg import Classifier, datasets, load
 from avcg.guarantees.certificate import certify as certificate
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.query import Question
+from avcg.method.query import Query
 from avcg.models.networks import draw_state, mlp
 from speeds.models import member
 from speeds.timing import adult_artefact, median_seconds, turn_by_turn
@@ -28,8 +28,8 @@ def generate(repeats: int, folder: str | None) -> None:
     rows = np.random.default_rng(0).integers(0, len(data), 100_000)
     X = data.X.iloc[rows].reset_index(drop=True)
     x = explainer.space_.encode(X.iloc[:_BATCH])
-    question = Question(x, 1 - explainer.decider_.decide(explainer.decider_.probabilities(x)), explainer.space_, 1)
-    margin = explainer._margin(question)
+    query = Query(x, 1 - explainer.decider_.decide(explainer.decider_.probabilities(x)), explainer.space_, 1)
+    margin = explainer._margin(query)
     layers = [layer for layer in explainer.generator_.modules() if isinstance(layer, torch.nn.Linear)]
     products = [
         (torch.randn(_BATCH, layer.in_features), layer.weight.detach().T, torch.empty(_BATCH, layer.out_features))
@@ -37,7 +37,7 @@ def generate(repeats: int, folder: str | None) -> None:
     ]
 
     def core() -> None:
-        explainer._pass(question, margin)
+        explainer._pass(query, margin)
 
     def bare() -> None:
         for left, right, out in products:
@@ -55,11 +55,11 @@ def generate(repeats: int, folder: str | None) -> None:
     for n, target in ((len(X), ">50K"), (_BATCH, None)):
         some = X.iloc[:n]
         taken = turn_by_turn({"whole": lambda some=some, to=target: explainer.generate(some, to)}, max(2, repeats))
-        whole, cores = statistics.median(taken["whole"]), ours * n / _BATCH
+        check_int, cores = statistics.median(taken["whole"]), ours * n / _BATCH
         asked = "to >50K" if target else "each to its other class"
         print(
-            f"{n:,} rows {asked}, frame to frame with retries and certificates: {whole:.2f} s, {1e6 * whole / n:.0f} µs"
-            f" a row; the core of so many {cores:.2f} s: adds {whole / cores - 1:.2f} times that (asked: at most 3)"
+            f"{n:,} rows {asked}, frame to frame with retries and certificates: {check_int:.2f} s, {1e6 * check_int / n:.0f} µs"
+            f" a row; the core of so many {cores:.2f} s: adds {check_int / cores - 1:.2f} times that (asked: at most 3)"
         )
 
 

@@ -115,7 +115,7 @@ def stream(rows: int, folder: str | None) -> None:
         frame.insert(0, "id", np.arange(rows))
         frame.to_parquet(source, index=False, row_group_size=50_000)
         del frame
-        told = None
+        delivered = None
         explain = ["-m", "avcg", "explain", place, str(source), "--all", "--target", ">50K", "--out"]
         for name, arguments in {
             "avcg explain": [*explain, "OUT", "--workers", "1"],
@@ -127,14 +127,14 @@ def stream(rows: int, folder: str | None) -> None:
             seconds, spent, most = _watched([one if one != "OUT" else out for one in arguments])
             found = pq.read_table(out).sort_by("id")
             found = found.drop_columns([one for one in ("row",) if one in found.column_names])
-            told = told or found
-            same = found.select(told.column_names).cast(told.schema).equals(told)
-            whole = np.array_equal(found["id"].to_numpy(), np.arange(rows))
+            delivered = delivered or found
+            same = found.select(delivered.column_names).cast(delivered.schema).equals(delivered)
+            check_int = np.array_equal(found["id"].to_numpy(), np.arange(rows))
             # Engines leave processes behind them, whose time cannot be read off.
             each = f", {1e6 * spent / rows:.0f} µs of processor a row" if name.startswith("avcg") else ""
             print(
                 f"{rows:,} rows, {name}: {seconds:.0f} s{each}, at most {most / 2**30:.2f} GiB; every row once:"
-                f" {whole}; answers as by avcg explain: {same}",
+                f" {check_int}; answers as by avcg explain: {same}",
                 flush=True,
             )
     print("asked: at most 2 GiB for avcg explain, no row lost, the same answers everywhere")

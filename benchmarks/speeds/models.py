@@ -86,7 +86,7 @@ def retraining(device: str, repeats: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         return fit_stacked(model.architecture(), x, y, rows, settings, generator=generator)[0]
 
-    def plain(seed: int) -> dict[str, torch.Tensor]:
+    def to_json(seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
         network = initialise(model.architecture(), generator).to(device).train()
         optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
@@ -102,7 +102,7 @@ def retraining(device: str, repeats: int) -> None:
         started = time.perf_counter()
         together = stacked(turn)
         halfway = time.perf_counter()
-        apart = [plain(turn * 100 + s) for s in range(20)]
+        apart = [to_json(turn * 100 + s) for s in range(20)]
         ratios.append((time.perf_counter() - halfway, halfway - started))
         in_turn = {name: torch.cat([state[name] for state in apart]) for name in together}
         accuracy = [

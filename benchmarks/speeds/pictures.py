@@ -15,7 +15,7 @@ from torch import nn
 
 from avcg import Classifier, MCDropout, Recipe, datasets
 from avcg.method.decision import Decider
-from avcg.method.generator import Generator, Request
+from avcg.method.generator import Condition, Generator
 from avcg.method.recipe import Lesson
 from avcg.models.precision import full_precision
 from avcg.models.training import adam
@@ -43,7 +43,7 @@ def gpu(device: str, repeats: int) -> None:
         generation, answers[where] = _generation(model, recipe, X, where)
         works = {"training": step, "generation": generation}
         if where != "cpu":
-            works["training, half"], losses["half"] = _training(model, replace(recipe, half=True), X, where)
+            works["training, half"], losses["half"] = _training(model, replace(recipe, bfloat16=True), X, where)
         for name, (work, pictures) in works.items():
             seconds = _median(work, where, repeats)
             found[name, where] = pictures / seconds
@@ -83,7 +83,7 @@ def _operations(model: Classifier, recipe: Recipe) -> dict[str, float]:
             counts[part] += 2 * output.numel() * layer.in_features
 
     x, target = torch.zeros(1, *shape), torch.zeros(1, dtype=torch.long)
-    request = Request(x, target, model.space_.leeway(x), torch.zeros(1))
+    request = Condition(x, target, model.space_.constraint_features(x), torch.zeros(1))
     network = model.network_
     parts = {"encoder": generator.encoder, "decoder": generator.decoder, "asked": network}
     for part, module in parts.items():
@@ -141,13 +141,15 @@ def _generation(
     """A pass from codes to feasible pictures and how many there are, and what comes of the first."""
     space, generator = model.space_, _generator(model, recipe).to(device)
     x = space.encode(X).to(device)
-    request = Request(x, torch.ones(len(x), dtype=torch.long, device=device), space.leeway(x), x.new_zeros(len(x)))
+    request = Condition(
+        x, torch.ones(len(x), dtype=torch.long, device=device), space.constraint_features(x), x.new_zeros(len(x))
+    )
 
     def propose() -> torch.Tensor:
         with torch.no_grad(), full_precision(x.device):
             return generator(request, generator.posterior(request).mean[None]).raw
 
-    return (lambda: space.settle(propose(), x), len(x)), propose()[:, :256].cpu()
+    return (lambda: space.finalize(propose(), x), len(x)), propose()[:, :256].cpu()
 
 
 def _apart(found: dict[str, float] | dict[str, torch.Tensor], where: str) -> str:

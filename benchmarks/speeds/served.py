@@ -21,7 +21,7 @@ def onnx(repeats: int, folder: str | None) -> None:
     from avcg import load
     from avcg.io.folder import read_file, read_manifest
     from avcg.io.scorer import GENERATOR, Scorer
-    from avcg.method.generator import Request
+    from avcg.method.generator import Condition
 
     torch.set_num_threads(1)
     place = adult_artefact(folder)
@@ -39,13 +39,13 @@ def onnx(repeats: int, folder: str | None) -> None:
 
     def eager(some: slice) -> torch.Tensor:
         narrow = requests.take(torch.arange(len(x))[some])
-        request = Request(x[some], target[some], narrow.leeway(x[some]), margin[some])
+        request = Condition(x[some], target[some], narrow.constraint_features(x[some]), margin[some])
         with torch.no_grad():
             proposal = generator(request, generator.posterior(request).sample(noise[None, some]))
             return narrow.relax(proposal.raw, x[some], proposal.gates > 0)[0]
 
-    given = {"x": x, "target": target, "margin": margin, "noise": noise}
-    feed = {name: value.numpy() for name, value in given.items()} | requests.freedom.coded(space.encoding)
+    from_models = {"x": x, "target": target, "margin": margin, "noise": noise}
+    feed = {name: value.numpy() for name, value in from_models.items()} | requests.feasible.coded(space.encoding)
     one = {name: np.ascontiguousarray(value[:1]) for name, value in feed.items()}
     (found,) = session.run(None, {name: np.ascontiguousarray(value) for name, value in feed.items()})
     apart = np.abs(found - eager(slice(None)).numpy()).max(axis=1)

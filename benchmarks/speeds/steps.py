@@ -19,7 +19,7 @@ from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.method.decision import Decider
 from avcg.method.generator import Generator
 from avcg.method.recipe import Lesson
-from avcg.method.reference_set import Bank
+from avcg.method.reference_set import ReferenceSet
 from avcg.models.adapter import class_positions
 from avcg.models.networks import draw_state, mlp
 from avcg.models.training import adam
@@ -83,14 +83,14 @@ class _Step:
         rng = torch.Generator().manual_seed(0)
         self.network = mlp(self.x.shape[1], 2, (64, 64), generator=rng)
         stacked = Stacked(self.network, draw_state(self.network, N_HYPOTHESES, rng)).to(device)
-        in_force = Decider(Stacked(self.network, {}).to(device), None)
+        deployed = Decider(Stacked(self.network, {}).to(device), None)
         self.generator = Generator(
             space, 2, decoder=recipe.decoder, n_latent=recipe.n_latent, encoder=recipe.encoder, layers=recipe.layers,
             smooth=recipe.smooth, generator=rng,
         ).to(device)  # fmt: skip
-        bank = Bank.robust(stacked, self.x, None, recipe.bank, rng) if recipe.weights.plausibility else None
+        bank = ReferenceSet.robust(stacked, self.x, None, recipe.bank, rng) if recipe.weights.plausibility else None
         teachers = FiniteSet(Looped(stacked) if loop else stacked)
-        self.lesson = Lesson(self.generator, space, self.x, teachers, in_force, recipe, bank, rng)
+        self.lesson = Lesson(self.generator, space, self.x, teachers, deployed, recipe, bank, rng)
         if loop:  # as most code does, each operation by itself
             self.lesson.steady = None
         self.optimizer = adam(list(self.generator.parameters()), recipe.learning_rate)
@@ -119,7 +119,7 @@ def _bare_products(step: _Step, device: str) -> Callable[[], None]:
         for layer, n in own
     ]
     # Teachers as they are run fastest: in turn on a CPU, where one product fills a core, at once on a GPU.
-    count = N_HYPOTHESES + recipe.teach_in_force
+    count = N_HYPOTHESES + recipe.train_on_deployed
     lead = (count,) if device != "cpu" else ()
     asked = [
         (
@@ -151,9 +151,9 @@ def fit(folder: str | None) -> None:
     known, _, test = data.split(seed=0)
     started = time.perf_counter()
     model = Classifier((64, 64), dropout=0.1, schema=data.schema).fit(known.X, known.y)
-    hypotheses = retrains(model, known.X, known.y, n=20, how="bootstrap", random_state=0)
+    hypotheses = retrains(model, known.X, known.y, n=20, resampling="bootstrap", random_state=0)
     print(f"a network and 20 retrains: {time.perf_counter() - started:.0f} s")
-    judges = retrains(model, known.X, known.y, n=10, how="bootstrap", random_state=1)
+    judges = retrains(model, known.X, known.y, n=10, resampling="bootstrap", random_state=1)
     for name, recipe in (("half the rows a step", Recipe(batch_size=128)), ("default", Recipe())):
         for seed in (0, 1):
             started = time.perf_counter()
