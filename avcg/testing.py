@@ -140,8 +140,8 @@ def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.Dat
 
 
 def _check_neighbours(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
-    check_int = explainer.space_.encode(answers.frame)
+    whole = explainer.space_.encode(answers.frame)
     turned = explainer.space_.encode(explainer.generate(X.iloc[::-1]).frame.iloc[::-1])
     alone = explainer.space_.encode(explainer.generate(X.iloc[[1]]).frame)
-    assert torch.allclose(turned, check_int, atol=1e-5), "an answer depends on the order of rows"
-    assert torch.allclose(alone, check_int[1:2], atol=1e-5), "an answer depends on the other rows"
+    assert torch.allclose(turned, whole, atol=1e-5), "an answer depends on the order of rows"
+    assert torch.allclose(alone, whole[1:2], atol=1e-5), "an answer depends on the other rows"

@@ -23,8 +23,8 @@ class Ran:
 
 def run(*arguments, stdin=None):
     """What `avcg` prints and how it ends."""
-    from_models = io.TextIOWrapper(io.BytesIO(b"" if stdin is None else stdin), encoding="utf-8")
-    streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": from_models}
+    given = io.TextIOWrapper(io.BytesIO(b"" if stdin is None else stdin), encoding="utf-8")
+    streams = {"stdout": io.StringIO(), "stderr": io.StringIO(), "stdin": given}
     code = 0
     with mock.patch.multiple(sys, argv=["avcg", *map(str, arguments)], **streams):
         try:

@@ -103,7 +103,7 @@ def tables(draw, constrained=True, gaps=True):
 
 def _to_polars(frame, schema):
     """Plain polars dtypes with the same values; gaps become nulls."""
-    to_json = {}
+    plain = {}
     for name in frame.columns:
         values = [None if pd.isna(value) else value for value in frame[name].tolist()]
         dtype = {"float32": pl.Float32, "int32": pl.Int32, "uint8": pl.UInt8, "float64": pl.Float64}.get(
@@ -114,8 +114,8 @@ def _to_polars(frame, schema):
         dtype = pl.Boolean if schema[name].kind == "yes or no" else dtype
         if isinstance(frame[name].dtype, pd.CategoricalDtype):
             dtype = pl.Enum(list(frame[name].dtype.categories))
-        to_json[name] = pl.Series(name, values, dtype=dtype)
-    return pl.DataFrame(to_json)
+        plain[name] = pl.Series(name, values, dtype=dtype)
+    return pl.DataFrame(plain)
 
 
 @st.composite
@@ -170,8 +170,8 @@ def _constrained(draw, schema, frame, links):
             unsigned = str(frame[name].dtype) == "uint8"
             schema = schema.between(name, max(low, 0) if unsigned else low, max(high, 0) if unsigned else high)
         elif isinstance(feature, Continuous) and action == "step":
-            check_int = feature.step is not None
-            schema = schema.step(name, draw(st.sampled_from([1, 2, 5] if check_int else [0.1, 0.25, 1, 3])))
+            whole = feature.step is not None
+            schema = schema.step(name, draw(st.sampled_from([1, 2, 5] if whole else [0.1, 0.25, 1, 3])))
         elif isinstance(feature, Categorical) and action == "range":
             chosen = draw(st.lists(st.sampled_from(feature.categories), min_size=1, unique=True))
             schema = schema.allow(name, chosen)

@@ -135,13 +135,11 @@ class TestNumbers:
 
     def test_the_overview(self, page, answers):
         counts = Counter(answers.statuses.tolist())
-        missing_dependency = len(answers) - counts["already_target"]
-        assert f"{counts['ok']} of {missing_dependency} people who lack the decision they ask for" in page.text()
+        lacking = len(answers) - counts["already_target"]
+        assert f"{counts['ok']} of {lacking} people who lack the decision they ask for" in page.text()
         assert f"120 people. Asked for: 1 (120). {counts['already_target']} have it already." in page.text()
-        exact = binomtest(counts["ok"], missing_dependency).proportion_ci(0.95, "exact")
-        assert (
-            f"{counts['ok']} of {missing_dependency}, {100 * exact.low:.0f} to {100 * exact.high:.0f} %" in page.text()
-        )
+        exact = binomtest(counts["ok"], lacking).proportion_ci(0.95, "exact")
+        assert f"{counts['ok']} of {lacking}, {100 * exact.low:.0f} to {100 * exact.high:.0f} %" in page.text()
         for status, count in counts.items():
             assert f"{count} {status.replace('_', ' ')} {MEANING[status]}" in page.text()
         served = answers.distance[good(answers)]
@@ -200,7 +198,7 @@ class TestNumbers:
         assert sum(int(line[0]) for line in lines.values()) == 120
         assert sum(int(line[1]) for line in lines.values()) == (answers.statuses != "already_target").sum()
         labels = answers.factuals[column].astype(str)
-        for label, (rows, missing_dependency, coverage, kept, agree, distance, columns) in lines.items():
+        for label, (rows, lacking, coverage, kept, agree, distance, columns) in lines.items():
             if column == "income":
                 low, high = -np.inf, np.inf
                 if "to" in (words := label.split()):
@@ -215,7 +213,7 @@ class TestNumbers:
                 int(served.sum()),
                 int((mine & (answers.statuses == "ok")).sum()),
             )
-            assert (int(rows), int(missing_dependency)) == (mine.sum(), asked)
+            assert (int(rows), int(lacking)) == (mine.sum(), asked)
             for shown, count, of in ((coverage, n, asked), (kept, ok, n)):
                 exact = binomtest(count, of).proportion_ci(0.95, "exact")
                 assert (
@@ -313,17 +311,14 @@ class TestNumbers:
     def test_people(self, page, answers):
         lines = page.lines("people")
         assert set(lines) == {str(label) for label in answers.factuals.index}
-        missing_dependency = answers.statuses != "already_target"
-        assert list(lines) == [
-            str(at)
-            for at in [*answers.factuals.index[missing_dependency], *answers.factuals.index[~missing_dependency]]
-        ]
+        lacking = answers.statuses != "already_target"
+        assert list(lines) == [str(at) for at in [*answers.factuals.index[lacking], *answers.factuals.index[~lacking]]]
         for place, (label, row) in enumerate(answers.factuals.iterrows()):
             target, status, what, probability, sure, distance = lines[str(label)]
             assert target == "1"
             assert status.split(maxsplit=1)[1].replace(" ", "_") == answers.statuses[place]
             before = f"{answers.probability_before[place]:.2f}"
-            if not missing_dependency[place]:
+            if not lacking[place]:
                 assert (what, probability, sure, distance) == (MEANING["already_target"], before, "", "")
                 continue
             for name in answers.factuals:

@@ -54,8 +54,8 @@ def imports(tree, *, top_level):
     nodes = tree.body if top_level else list(ast.walk(tree))
     for node in nodes:
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "avcg":
-            check_int = node.module.removeprefix("avcg").removeprefix(".")
-            yield from [alias.name for alias in node.names] if not check_int else [check_int]
+            whole = node.module.removeprefix("avcg").removeprefix(".")
+            yield from [alias.name for alias in node.names] if not whole else [whole]
 
 
 def dotted(path):

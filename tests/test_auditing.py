@@ -453,12 +453,12 @@ class TestFeasibility:
                 for status, value in zip(answers.statuses, SPRING.X["rating"], strict=True)
                 if status != "already_target" and label in ("all", value)
             ]
-            lock_change = sum(status in ("infeasible", "not_valid") for status in mine)
-            assert (line["denied"], line["without"]) == (len(mine), lock_change)
+            without = sum(status in ("infeasible", "not_valid") for status in mine)
+            assert (line["denied"], line["without"]) == (len(mine), without)
             assert line["not_robust"] == mine.count("not_robust")
             assert line["infeasible"] == mine.count("infeasible")
-            exact = binomtest(lock_change, len(mine)).proportion_ci(0.95, "exact")
-            assert line["without_share"] == pytest.approx(lock_change / len(mine))
+            exact = binomtest(without, len(mine)).proportion_ci(0.95, "exact")
+            assert line["without_share"] == pytest.approx(without / len(mine))
             assert (line["without_low"], line["without_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         assert table.index[0] == "all"
         assert table.loc["all", "denied"] == table.drop("all")["denied"].sum()

@@ -106,8 +106,8 @@ def check_int(tmp_path_factory):
 
 
 class TestRuns:
-    def test_every_cell_is_there_with_every_row(self, check_int):
-        rows = check_int.rows()
+    def test_every_cell_is_there_with_every_row(self, whole):
+        rows = whole.rows()
         assert rows["error"].isna().all()
         counts = rows.groupby([*KEYS, "reading"], dropna=False).size()
         assert (counts == 8).all()
@@ -118,15 +118,15 @@ class TestRuns:
             assert raw[name].notna().any(), name
         assert (raw["K@0"] <= raw["K@0.8"]).all()
 
-    def test_a_manifest_says_how(self, check_int):
-        manifest = check_int.manifest()
+    def test_a_manifest_says_how(self, whole):
+        manifest = whole.manifest()
         assert manifest["protocol"]["title"] == "Tiny"
         assert set(manifest["versions"]) >= {"python", "torch"}
         assert len(manifest["cells"]) == 8
         assert all(cell["seconds"] > 0 and cell["workers"] == 1 for cell in manifest["cells"].values())
         assert manifest["cells"]["breast_cancer-0-AVCG_R-0.8"]["kept"] >= 1
 
-    def test_a_run_killed_midway_goes_on_to_the_same_rows(self, check_int, tmp_path):
+    def test_a_run_killed_midway_goes_on_to_the_same_rows(self, whole, tmp_path):
         path = protocol(tmp_path)
         script = f"""
 import os
@@ -150,17 +150,17 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         again = store.rows()
         order = [*KEYS, "reading", "row", "answer"]
         expected, found = (
-            rows.drop(columns=TIMES).sort_values(order).reset_index(drop=True) for rows in (check_int.rows(), again)
+            rows.drop(columns=TIMES).sort_values(order).reset_index(drop=True) for rows in (whole.rows(), again)
         )
         pd.testing.assert_frame_equal(found, expected[found.columns], rtol=1e-4, atol=1e-6)
         both = first.merge(again, on=order, suffixes=("", "_again"))
         assert len(both) == len(first)
         assert np.allclose(both["Time100"], both["Time100_again"], equal_nan=True)  # kept, not run again
 
-    def test_two_workers_find_the_same(self, check_int, tmp_path):
+    def test_two_workers_find_the_same(self, whole, tmp_path):
         run(protocol(tmp_path), tmp_path / "out", workers=2, only_methods=["class mean"])
         found = Store(tmp_path / "out").rows().drop(columns=TIMES)
-        expected = check_int.rows().query("method == 'class mean'")[found.columns]
+        expected = whole.rows().query("method == 'class mean'")[found.columns]
         order = [*KEYS, "reading", "row"]
         pd.testing.assert_frame_equal(
             found.sort_values(order).reset_index(drop=True), expected.sort_values(order).reset_index(drop=True),
@@ -232,9 +232,9 @@ class TestCommands:
             [Path(sys.executable).parent / "avcg", "bench", *arguments], capture_output=True, text=True, check=False
         )
 
-    def test_table_compare_and_plot(self, check_int, tmp_path):
+    def test_table_compare_and_plot(self, whole, tmp_path):
         path = protocol(tmp_path, f'reference = "{BENCHMARKS / "paper.csv"}"')
-        results = ["--results", str(check_int.folder)]
+        results = ["--results", str(whole.folder)]
         table = self.call("table", str(path), *results)
         assert table.returncode == 0, table.stderr
         assert "Breast Cancer" in table.stdout
@@ -266,10 +266,10 @@ class TestCommands:
         page = BENCHMARKS.parent / "docs" / "results.md"
         assert filled(page.read_text(), page.parent) == page.read_text(), "run: avcg bench page docs/results.md"
 
-    def test_a_page_is_filled(self, check_int, tmp_path):
+    def test_a_page_is_filled(self, whole, tmp_path):
         path = protocol(tmp_path, f'reference = "{BENCHMARKS / "paper.csv"}"')
         (tmp_path / "results").mkdir()
-        (tmp_path / "results" / "tiny").symlink_to(check_int.folder)
+        (tmp_path / "results" / "tiny").symlink_to(whole.folder)
         text = "A\n<!-- results: table tiny.toml breast_cancer Val,L2 -->\nold\n<!-- end -->\nB\n"
         once = filled(text, path.parent)
         assert "old" not in once

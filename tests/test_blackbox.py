@@ -321,8 +321,8 @@ def onnx_files(tmp_path_factory):
     }
     inputs = [(name, kind([None, 1])) for name, kind in kinds.items()]
     table = NUMBERS.to_numpy(np.float32)
-    to_json = RandomForestClassifier(5, max_depth=3, random_state=0).fit(table, Y)
-    files = {"mixed": (mixed, frame, {"initial_types": inputs}), "plain": (to_json, table, {"X": table[:1]})}
+    plain = RandomForestClassifier(5, max_depth=3, random_state=0).fit(table, Y)
+    files = {"mixed": (mixed, frame, {"initial_types": inputs}), "plain": (plain, table, {"X": table[:1]})}
     made = {}
     for name, (model, rows, options) in files.items():
         for zipped in (True, False):
@@ -498,7 +498,8 @@ WRONG = {
         r"must speak of the same classes. Got \[0, 1\], \['no', 'yes'\]",
     ),
     "given: classes unknown": (
-        lambda: from_models([income_rule], NUMBERS), SettingError, r"function does not say its classes. Fit it, or wrap it"
+        lambda: from_models([income_rule], NUMBERS), SettingError,
+        r"function does not say its classes. Fit it, or wrap it"
     ),
     "nothing asked": (lambda: BlackBoxPredictors([]), SettingError, "at least one model to ask"),
     "other rows than seen": (
@@ -859,13 +860,13 @@ class TestTreesFromEndToEnd:
     def test_refined_is_not_dearer(self, trees):
         model, explainer = trees
         rows = X[model.predict(X) == 0].head(20)
-        to_json = explainer.generate(rows)
+        plain = explainer.generate(rows)
         for refine in (True, Refinement(steps=3)):
             delivered = explainer.generate(rows, refine=refine)
             recount(model, explainer, delivered)
-            assert (delivered.distance <= to_json.distance + 1e-5).all()
+            assert (delivered.distance <= plain.distance + 1e-5).all()
             assert complaints(SCHEMA, X, rows, delivered.frame) == []
-        assert delivered.distance.mean() < to_json.distance.mean()
+        assert delivered.distance.mean() < plain.distance.mean()
 
     def test_the_gap_is_measured_by_the_students(self, trees):
         _, explainer = trees

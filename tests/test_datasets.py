@@ -199,8 +199,8 @@ class TestFiles:
                 files.read(SOURCE, tmp_path, download=False)
 
     def test_a_truncated_archive_is_refused(self, tmp_path, cache):
-        check_int = lzma.compress(CONTENT * 1000)
-        (tmp_path / "toy.bin.xz").write_bytes(check_int[: len(check_int) // 2])
+        whole = lzma.compress(CONTENT * 1000)
+        (tmp_path / "toy.bin.xz").write_bytes(whole[: len(whole) // 2])
         with pytest.raises(DataFileError, match=r"toy.bin.xz is damaged or truncated"):
             files.read(files.Source("toy.bin", "0", ""), tmp_path, download=False)
 

@@ -135,8 +135,8 @@ def anchors_of(page):
     text = BLOCK.sub("", page.read_text())
     found = set(re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE))
     for title in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
-        to_json = re.sub(r"[^\w\s-]", "", title.replace("`", "").replace("*", "")).strip().lower()
-        found.add(re.sub(r"[-\s]+", "-", to_json))
+        plain = re.sub(r"[^\w\s-]", "", title.replace("`", "").replace("*", "")).strip().lower()
+        found.add(re.sub(r"[-\s]+", "-", plain))
     return found
 
 

@@ -225,9 +225,9 @@ class TestRequests:
         assert len(frame) > len(self.asked())  # some are decided for, but not as surely
 
     def test_refined(self):
-        to_json, closer = self.asked(), self.asked("--refine")
-        both = (to_json["status"] == "ok") & (closer["status"] == "ok")
-        assert closer["distance"][both].mean() < to_json["distance"][both].mean()
+        plain, closer = self.asked(), self.asked("--refine")
+        both = (plain["status"] == "ok") & (closer["status"] == "ok")
+        assert closer["distance"][both].mean() < plain["distance"][both].mean()
 
     def test_the_other_outcome(self):
         frame = self.asked("--target", "no")

@@ -548,9 +548,9 @@ class TestImages:
 class TestRefinedAlone:
     def test_refined_answers_do_not_depend_on_their_place(self, recourse):
         effort = Refinement(steps=5)
-        check_int = recourse.space_.encode(recourse.generate(DENIED.head(6), refine=effort).frame)
+        whole = recourse.space_.encode(recourse.generate(DENIED.head(6), refine=effort).frame)
         turned = recourse.space_.encode(recourse.generate(DENIED.head(6).iloc[::-1], refine=effort).frame)
-        assert torch.allclose(check_int, turned.flip(0), atol=1e-5)
+        assert torch.allclose(whole, turned.flip(0), atol=1e-5)
         gaps = recourse.amortization_gap(DENIED.head(6), steps=5)["gap"]
         again = recourse.amortization_gap(DENIED.head(6).iloc[::-1], steps=5)["gap"]
         assert np.allclose(gaps, again[::-1], atol=1e-4)

@@ -41,13 +41,13 @@ class TestReading:
     def test_as_pandas_reads_it(self, folder):
         """Values and gaps are those that pandas.read_csv finds."""
         table = config(folder / "data.csv")
-        check_int = pd.concat([table.X, table.held]).sort_index()
+        whole = pd.concat([table.X, table.held]).sort_index()
         expected = pd.read_csv(folder / "data.csv", dtype={"zip": object}).drop(columns=["id", "approved"])
         for name in expected:
-            ours, theirs = check_int[name].astype(object), expected[name].astype(object)
+            ours, theirs = whole[name].astype(object), expected[name].astype(object)
             assert (ours.isna() == theirs.isna()).all(), name
             assert (ours.dropna() == theirs.dropna()).all(), name
-        assert check_int.dtypes.astype(str).to_dict() == {
+        assert whole.dtypes.astype(str).to_dict() == {
             "age": "int64", "income": "float64", "months": "float64", "owns": "bool", "member": "object",
             "housing": "object", "zip": "object",
         }  # fmt: skip
@@ -339,7 +339,7 @@ class TestMistakes:
             ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),
             ("good.csv", ["--model", "broken.onnx"], "broken.onnx is no ONNX model that can be run"),
             ("good.csv", ["--classes", "yes,no"], "Without one there is nothing to name"),
-            ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--resampling", "seed"], "leave --hypotheses"),
+            ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--resampling", "seed"], "leave --hypotheses"),  # noqa: E501
             ("good.csv", ["--out", "a-file"], "a-file is a file. Give the name of a folder"),
             ("good.csv", ["--out", "full"], "full is a folder with other things in it"),
         ],
@@ -370,7 +370,8 @@ class TestMistakes:
 @pytest.mark.parametrize("command", ["fit", "explain"])
 def test_help_does_not_wait_for_torch(command):
     code = (
-        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli.main import app\nfound = CliRunner().invoke(app,"
+        "import sys\nfrom typer.testing import CliRunner\nfrom avcg.cli.main import app\n"
+        "found = CliRunner().invoke(app,"
         f" [{command!r}, '--help'])\nassert '--json' in found.output\nprint({{m.split('.')[0] for m in sys.modules}} &"
         " {'torch', 'pandas', 'numpy', 'sklearn', 'pyarrow'})"
     )

@@ -122,13 +122,13 @@ class TestStacked:
         network = build()
         predictors = Stacked(network, perturbed(network, 3))
         x = rows(11, *event).requires_grad_()
-        check_int = predictors.log_probs(x)
-        (gradient,) = torch.autograd.grad(check_int.square().sum(), x)
+        whole = predictors.log_probs(x)
+        (gradient,) = torch.autograd.grad(whole.square().sum(), x)
         for kept in (2**28, 1):  # without and with computing activations twice
             monkeypatch.setattr("avcg.hypotheses.predictors._CPU_NUMBERS", 1)
             monkeypatch.setattr("avcg.hypotheses.predictors._KEPT_NUMBERS", kept)
             parts = predictors.log_probs(x)
-            torch.testing.assert_close(parts, check_int, atol=1e-5, rtol=1e-5)
+            torch.testing.assert_close(parts, whole, atol=1e-5, rtol=1e-5)
             (found,) = torch.autograd.grad(parts.square().sum(), x)
             torch.testing.assert_close(found, gradient, atol=1e-4, rtol=1e-4)
 

@@ -90,7 +90,7 @@ def folder(tmp_path_factory):
 
 
 def test_answers_are_whole_or_as_they_were(folder, nursery):
-    rng, orders, check_int, took = np.random.default_rng(0), {}, {}, {}
+    rng, orders, whole, took = np.random.default_rng(0), {}, {}, {}
     for kind in ("csv", "parquet", "json"):
         out = folder / f"answers.{kind}"
         options = [folder / "rows.csv", "--chunk", 50, "--out", out]
@@ -98,7 +98,7 @@ def test_answers_are_whole_or_as_they_were(folder, nursery):
         nursery.killed(orders[kind], None)  # the first of a kind also loads what it needs
         started = time.perf_counter()
         nursery.killed(orders[kind], None)
-        took[kind], check_int[kind] = time.perf_counter() - started, out.read_bytes()
+        took[kind], whole[kind] = time.perf_counter() - started, out.read_bytes()
     at_work = 0
     for turn in range(KILLS):
         kind = list(orders)[turn % 3]
@@ -108,13 +108,11 @@ def test_answers_are_whole_or_as_they_were(folder, nursery):
             out.write_bytes(old)
         at_work += nursery.killed(orders[kind], rng.uniform(0.3, 1.1) * took[kind])
         found = out.read_bytes() if out.exists() else None
-        assert found in (old, check_int[kind]), (
-            f"{kind} was left with {len(found or b'')} of {len(check_int[kind])} bytes"
-        )
+        assert found in (old, whole[kind]), f"{kind} was left with {len(found or b'')} of {len(whole[kind])} bytes"
     assert at_work >= KILLS // 5
     for kind in orders:  # what was left behind is in nobody's way
         assert not nursery.killed(orders[kind], None)
-        assert (folder / f"answers.{kind}").read_bytes() == check_int[kind]
+        assert (folder / f"answers.{kind}").read_bytes() == whole[kind]
 
 
 def test_an_artefact_is_the_old_or_the_new(folder, nursery):

@@ -237,7 +237,7 @@ ZOO = {
         CATEGORIES,
     ),
     "lightgbm": lambda: (
-        AVCG(retrains(trees("lightgbm").fit(CATEGORIES, NAMES), CATEGORIES, NAMES, n=2, resampling="bootstrap"), recipe=SHORT),
+        AVCG(retrains(trees("lightgbm").fit(CATEGORIES, NAMES), CATEGORIES, NAMES, n=2, resampling="bootstrap"), recipe=SHORT),  # noqa: E501
         CATEGORIES,
     ),
     "onnx": onnx_model,
@@ -704,15 +704,15 @@ class Interruptions:
         return call
 
     def writer(self, file):
-        check_int = file.write
+        whole = file.write
 
         def write(data):
             self.left -= 1
             if self.left < 0 and not self.fired:
                 self.fired = True
-                check_int(data[: len(data) // 2])
+                whole(data[: len(data) // 2])
                 raise self.error
-            return check_int(data)
+            return whole(data)
 
         return _Proxy(file, write)
 

@@ -120,11 +120,11 @@ class TestScales:
 
     def test_of_pictures_have_one_for_each_pixel_whatever_the_chunk(self, monkeypatch):
         rows = torch.rand(9, 1, 3, 3, generator=torch.Generator().manual_seed(0))
-        check_int = metrics.column_scales(None, rows, "mad")
+        whole = metrics.column_scales(None, rows, "mad")
         median = rows.median(dim=0).values
-        assert torch.allclose(check_int, (rows - median).abs().median(dim=0).values.flatten())
+        assert torch.allclose(whole, (rows - median).abs().median(dim=0).values.flatten())
         monkeypatch.setattr(metrics, "_COLUMNS", 2)
-        assert torch.equal(metrics.column_scales(None, rows, "mad"), check_int)
+        assert torch.equal(metrics.column_scales(None, rows, "mad"), whole)
 
     @pytest.mark.parametrize("kind", ["mad", "range"])
     def test_do_not_depend_on_the_order_of_rows(self, kind):
@@ -174,9 +174,9 @@ class TestHypotheses:
             noisy = metrics.noisy_execution(bank, x_cf, noise, TARGET)
             return [metrics.validity(bank, x_cf, TARGET), metrics.model_agreement(bank, x_cf, TARGET), *noisy]
 
-        check_int = found()
+        whole = found()
         monkeypatch.setattr(metrics, "_PAIRS", 2 * len(bank))
-        for one, other in zip(check_int, found(), strict=True):
+        for one, other in zip(whole, found(), strict=True):
             assert torch.allclose(one, other, atol=1e-6)
 
 

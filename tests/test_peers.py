@@ -73,8 +73,8 @@ class TestExchange:
     def test_limits_are_handed_on(self, task):
         by_name = {column.name: column for column in task.columns}
         assert by_name["months"].change == "up"
-        assert by_name["months"].check_int
-        assert not by_name["income"].check_int
+        assert by_name["months"].whole
+        assert not by_name["income"].whole
         assert by_name["owns"].change == "none"
         assert set(by_name["housing"].allowed) == {"own", "rent"}
         assert set(by_name["housing"].allowed) < set(by_name["housing"].categories)
@@ -134,13 +134,13 @@ def context():
 class TestJudge:
     def answers(self):
         """To all rows but the last: each a case."""
-        from_models = ROWS.iloc[:7].copy().astype({"hours": float})
-        from_models["hours"] = [70.0, 45.0, 30.0, 55.5, 20.0, 10.0, 75.0]
-        from_models.loc[0, "job"] = "b"  # changed: 1 more
-        from_models.loc[4, "job"] = "c"  # no such category
-        from_models.loc[5, "hours"] = 10.0  # less hours than before, and not enough
-        from_models.loc[6, "sex"] = "m"  # frozen
-        return from_models
+        given = ROWS.iloc[:7].copy().astype({"hours": float})
+        given["hours"] = [70.0, 45.0, 30.0, 55.5, 20.0, 10.0, 75.0]
+        given.loc[0, "job"] = "b"  # changed: 1 more
+        given.loc[4, "job"] = "c"  # no such category
+        given.loc[5, "hours"] = 10.0  # less hours than before, and not enough
+        given.loc[6, "sex"] = "m"  # frozen
+        return given
 
     def test_every_case(self, peers, context):
         found = peers.judging.judge(context, ROWS, np.ones(8, np.int64), self.answers()).set_index("row")

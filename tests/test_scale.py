@@ -115,17 +115,17 @@ def mortal(place, times=1):
 
 
 class TestPartitions:
-    def test_are_answered_as_the_command_answers_files(self, check_int):
+    def test_are_answered_as_the_command_answers_files(self, whole):
         written = explained()
         assert written.column_names[-len(answered.OWN) :] == list(answered.OWN)
-        assert delivered(written.drop_columns("row")) == delivered(check_int)
-        assert check_int.num_rows > ROWS / 4
+        assert delivered(written.drop_columns("row")) == delivered(whole)
+        assert whole.num_rows > ROWS / 4
 
-    def test_however_they_are_cut(self, check_int):
+    def test_however_they_are_cut(self, whole):
         explainer = PartitionExplainer("art", WISH)
-        assert delivered(pa.concat_tables([explainer(part) for part in parts(strangers())])) == delivered(check_int)
+        assert delivered(pa.concat_tables([explainer(part) for part in parts(strangers())])) == delivered(whole)
         each = pa.concat_tables([explainer(strangers().slice(i, 1)) for i in range(12)])
-        assert delivered(each) == delivered(check_int.slice(0, each.num_rows))
+        assert delivered(each) == delivered(whole.slice(0, each.num_rows))
 
     def test_several_answers_a_row(self):
         explainer = PartitionExplainer("art", QueryOptions(n=2, min_prob=0.7, max_changes=2))
@@ -139,22 +139,22 @@ class TestPartitions:
         )
         assert both[0]["answer"].to_pylist() == [0, 1] * (both[0].num_rows // 2)
 
-    def test_in_whatever_order(self, check_int):
+    def test_in_whatever_order(self, whole):
         order = np.random.default_rng(0).permutation(ROWS)
         found = PartitionExplainer("art", WISH)(strangers().take(order))
         ordered = [("id", "ascending"), ("answer", "ascending")]
-        assert delivered(found.sort_by(ordered)) == delivered(check_int.sort_by(ordered))
+        assert delivered(found.sort_by(ordered)) == delivered(whole.sort_by(ordered))
 
-    def test_schema_in_is_schema_out(self, check_int):
-        rows, kinds = strangers(), check_int.schema
+    def test_schema_in_is_schema_out(self, whole):
+        rows, kinds = strangers(), whole.schema
         assert kinds.equals(PartitionExplainer("art", WISH).schema(rows.schema), check_metadata=True)
         assert pa.schema(list(kinds)[: len(KINDS)]).equals(rows.schema, check_metadata=False)
         assert [kinds.field(name).type for name in OWN] == [getattr(pa, answered.OWN[name])() for name in OWN]
-        assert check_int.to_pandas().index.name == "id"
+        assert whole.to_pandas().index.name == "id"
 
-    def test_what_no_answer_changes_is_as_it_was(self, check_int):
+    def test_what_no_answer_changes_is_as_it_was(self, whole):
         before = {row["id"]: row for row in strangers().to_pylist()}
-        for row in check_int.to_pylist():
+        for row in whole.to_pylist():
             differs = {name for name in KINDS if row[name] != before[row["id"]][name]}
             assert differs == {part.partition(": ")[0] for part in row["changes"].split("; ") if part}
             assert differs <= set(WISH.vary)
@@ -164,19 +164,19 @@ class TestPartitions:
         assert found["id"].to_pylist() == strangers()["id"].to_pylist()
         assert "already_target" in found["status"].to_pylist()
 
-    def test_none(self, check_int):
+    def test_none(self, whole):
         found = PartitionExplainer("art", WISH)(strangers().slice(0, 0))
         assert found.num_rows == 0
-        assert found.schema == check_int.schema
+        assert found.schema == whole.schema
 
-    def test_a_record_batch(self, check_int):
+    def test_a_record_batch(self, whole):
         batch = strangers().combine_chunks().to_batches()[0]
-        assert delivered(PartitionExplainer("art", WISH)(batch)) == delivered(check_int)
+        assert delivered(PartitionExplainer("art", WISH)(batch)) == delivered(whole)
 
-    def test_a_seed_is_nobody_elses(self, check_int):
+    def test_a_seed_is_nobody_elses(self, whole):
         two, other = (PartitionExplainer("art", QueryOptions(n=2, seed=seed)) for seed in (None, 7))
         assert delivered(two(strangers(60))) != delivered(other(strangers(60)))
-        assert delivered(PartitionExplainer("art", WISH)(strangers())) == delivered(check_int)
+        assert delivered(PartitionExplainer("art", WISH)(strangers())) == delivered(whole)
 
     def test_columns_that_are_taken(self):
         rows = strangers(30).append_column("Status", pa.array(["single"] * 30))
@@ -184,14 +184,14 @@ class TestPartitions:
         assert set(found["Status"].to_pylist()) == {"single"}
         assert "avcg_status" in found.column_names
 
-    def test_a_small_thing_to_send(self, check_int):
+    def test_a_small_thing_to_send(self, whole):
         explainer = PartitionExplainer("art", WISH)
         explainer(strangers(30))
         sent = pickle.dumps(explainer)
         assert len(sent) < 2000
         again = pickle.loads(sent)
         assert again == explainer
-        assert delivered(again(strangers())) == delivered(check_int)
+        assert delivered(again(strangers())) == delivered(whole)
 
     def test_an_artefact_is_read_once_in_a_process(self, monkeypatch):
         answering.opened.cache_clear()
@@ -334,17 +334,17 @@ FILES = sorted(["_SUCCESS", *(f"part-{i}.parquet" for i in range(5)), "more/part
 
 
 class TestShards:
-    def test_each_file_is_what_the_command_writes(self, many, tmp_path, check_int):
+    def test_each_file_is_what_the_command_writes(self, many, tmp_path, whole):
         totals = explain_shards(many, tmp_path / "out", "art", WISH, workers=2)
         assert seen(tmp_path / "out") == FILES
-        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
+        assert delivered(gathered(tmp_path / "out")) == delivered(whole)
         for path in sorted(many.rglob("part-*.parquet"))[2:]:
             if pq.read_metadata(path).num_rows:
                 made = tmp_path / "out" / path.relative_to(many)
                 assert delivered(pq.read_table(made)) == delivered(explained(path))
         assert totals.rows == ROWS
-        assert totals.left_out == ROWS - check_int.num_rows
-        assert sum(totals.statuses.values()) == check_int.num_rows
+        assert totals.left_out == ROWS - whole.num_rows
+        assert sum(totals.statuses.values()) == whole.num_rows
         noted = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
         assert noted == {"files": 7, **totals.noted()}
 
@@ -362,7 +362,7 @@ class TestShards:
         assert done[7:] == ["part-2.parquet", "part-9.parquet"]
         assert again.rows == ROWS - 39 + 18
 
-    def test_a_row_that_does_not_fit_stops_it_until_it_is_mended(self, many, tmp_path, check_int, monkeypatch):
+    def test_a_row_that_does_not_fit_stops_it_until_it_is_mended(self, many, tmp_path, whole, monkeypatch):
         fine = pq.read_table(many / "part-3.parquet")
         place = fine.column_names.index("zip")
         wrong = pa.array(["999", *fine["zip"].to_pylist()[1:]], pa.large_string())
@@ -375,9 +375,9 @@ class TestShards:
         assert "part-0.parquet" in seen(out)
         pq.write_table(fine, many / "part-3.parquet")
         explain_shards(many, out, "art", WISH, workers=1)
-        assert delivered(gathered(out)) == delivered(check_int)
+        assert delivered(gathered(out)) == delivered(whole)
 
-    def test_a_worker_that_is_killed_loses_and_doubles_nothing(self, many, tmp_path, check_int):
+    def test_a_worker_that_is_killed_loses_and_doubles_nothing(self, many, tmp_path, whole):
         out = tmp_path / "out"
         job = shards.Shards.of(many, out, mortal(tmp_path / "killed")("art", WISH))
         with pytest.raises(AvcgError, match=r"A worker was killed while it was at work.* Run the same again"):
@@ -387,12 +387,12 @@ class TestShards:
         (out / ".avcg-0123456789abcdef.part").touch()  # as one that was killed while it wrote leaves behind
         explain_shards(many, out, "art", WISH, workers=2)
         assert seen(out) == FILES
-        assert delivered(gathered(out)) == delivered(check_int)
+        assert delivered(gathered(out)) == delivered(whole)
 
-    def test_given_files(self, many, tmp_path, check_int):
+    def test_given_files(self, many, tmp_path, whole):
         files = sorted(many.rglob("part-*.parquet"), key=lambda path: path.name)
         explain_shards([str(path) for path in files], tmp_path / "out", "art", WISH, workers=1)
-        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
+        assert delivered(gathered(tmp_path / "out")) == delivered(whole)
         assert "part-6.parquet" in seen(tmp_path / "out")
 
     def test_mistakes(self, many, tmp_path):
@@ -440,10 +440,10 @@ class TestCommand:
         explained()
         assert len(read) == 1
 
-    def test_a_folder(self, many, tmp_path, check_int):
+    def test_a_folder(self, many, tmp_path, whole):
         found = run("explain", "art", many, *OPTIONS, "--workers", 2, "--out", tmp_path / "out")
         assert found.code == 0, found.err
-        assert delivered(gathered(tmp_path / "out")) == delivered(check_int)
+        assert delivered(gathered(tmp_path / "out")) == delivered(whole)
         assert f"{ROWS} rows of 7 files in {many}" in found.out
         again = run("explain", "art", many, *OPTIONS, "--out", tmp_path / "out")
         assert again.out == found.out
@@ -455,7 +455,7 @@ class TestCommand:
         assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
         assert two.out == one.out.replace("one.parquet", "two.parquet")
 
-    def test_pieces_come_in_their_order(self, check_int):
+    def test_pieces_come_in_their_order(self, whole):
         with shards.ParquetRows("rows.parquet") as source:
             found = list(shards.answer_pieces(PartitionExplainer("art", WISH), source, 2, 50))
         assert len(found) == 6
@@ -523,12 +523,12 @@ def taken(dataset):
 @pytest.mark.usefixtures("cleaned")
 @pytest.mark.filterwarnings("ignore")  # Ray's own
 class TestRay:
-    def test_same_answers_even_if_an_actor_is_killed(self, ray_at_hand, check_int, tmp_path, monkeypatch):
+    def test_same_answers_even_if_an_actor_is_killed(self, ray_at_hand, whole, tmp_path, monkeypatch):
         monkeypatch.setattr(engines, "PartitionExplainer", mortal(tmp_path / "killed"))
         rows = ray_at_hand.data.from_arrow(parts(strangers()))
         found = taken(explain_ray(rows, "art", WISH, workers=2, batch=50))
         assert (tmp_path / "killed-0").exists()
-        assert delivered(found) == delivered(check_int)
+        assert delivered(found) == delivered(whole)
 
     def test_mistakes(self, ray_at_hand):
         for artefact, options, wrong, error, says in MISTAKES[2:]:
@@ -563,17 +563,17 @@ def spark():
 @pytest.mark.usefixtures("cleaned")
 @pytest.mark.filterwarnings("ignore")  # Spark's own
 class TestSpark:
-    def test_same_answers_even_if_a_worker_is_killed(self, spark, check_int, tmp_path, monkeypatch):
+    def test_same_answers_even_if_a_worker_is_killed(self, spark, whole, tmp_path, monkeypatch):
         monkeypatch.setattr(engines, "PartitionExplainer", mortal(tmp_path / "killed"))
         rows = spark.read.parquet(str(Path("rows.parquet").absolute())).repartition(3)
         out = explain_spark(rows, "art", WISH)
-        assert out.columns == check_int.column_names
+        assert out.columns == whole.column_names
         out.write.parquet(str(tmp_path / "out"))
         assert (tmp_path / "killed-0").exists()
         found = pq.read_table(tmp_path / "out")
         kinds = found.schema  # of its own types, which have no dictionaries
         ordered = [("id", "ascending"), ("answer", "ascending")]
-        assert delivered(found.sort_by(ordered)) == delivered(check_int.cast(kinds).sort_by(ordered))
+        assert delivered(found.sort_by(ordered)) == delivered(whole.cast(kinds).sort_by(ordered))
         assert [str(kinds.field(name).type) for name in ("age", "income", "months")] == ["int16", "float", "int64"]
 
     def test_mistakes(self, spark):

@@ -125,7 +125,7 @@ class TestVerbs:
 
 class TestJson:
     def test_round_trip_keeps_every_word(self, schema):
-        check_int = (
+        whole = (
             schema.freeze("owner")
             .only_up("grade")
             .between("age", 18, 70)
@@ -137,8 +137,8 @@ class TestJson:
             .allow_missing("job", "age")
             .at_most(3)
         )
-        back = Schema.from_json(check_int.to_json())
-        assert back == check_int
+        back = Schema.from_json(whole.to_json())
+        assert back == whole
         assert [type(value) for value in back["owner"].categories] == [bool, bool]
 
     def test_numbers_as_categories_keep_their_type(self):

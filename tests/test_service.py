@@ -295,8 +295,8 @@ class TestDescription:
         assert columns["housing"]["moves"] == [["own"], [], ["own"]]
 
     def test_a_space_that_was_narrowed_is_described_as_it_is(self, tmp_path, row):
-        check_int = TabularSpace.fit(TOY.schema, TOY.X)
-        space = check_int.restrict(["income", "months", "housing"], {"income": (20, 60), "housing": ["own", "rent"]}, 2)
+        whole = TabularSpace.fit(TOY.schema, TOY.X)
+        space = whole.restrict(["income", "months", "housing"], {"income": (20, 60), "housing": ["own", "rent"]}, 2)
         model = Classifier(hidden=(8,), epochs=5, schema=TOY.schema).fit(TOY.X, TOY.y)
         models = FiniteSet(retrains(model, TOY.X, TOY.y, n=6).predictors, space, model.classes_)
         with warnings.catch_warnings():
@@ -596,8 +596,8 @@ class TestTrouble:
             found = request(app, "GET", path)
             assert found.status_code == 200
             assert found.headers["content-type"].startswith(kind)
-            lock_change = found.text.replace("http://www.w3.org/2000/svg", "")
-            assert not re.search(r"""(https?:)?//[\w.-]+\.\w+""", lock_change), path  # nothing from elsewhere
+            without = found.text.replace("http://www.w3.org/2000/svg", "")
+            assert not re.search(r"""(https?:)?//[\w.-]+\.\w+""", without), path  # nothing from elsewhere
 
 
 @pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])

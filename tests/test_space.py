@@ -143,15 +143,15 @@ class TestProjection:
         rng = np.random.default_rng(0)
         wish = torch.from_numpy(rng.normal(size=(20, *x.shape)).astype(np.float32) * 2)
         capped = space_of(Schema.infer(ROWS).at_most(2)).project(wish, x)
-        check_int = free.project(wish, x)
-        best = torch.full(check_int.shape[:2], torch.inf)
+        whole = free.project(wish, x)
+        best = torch.full(whole.shape[:2], torch.inf)
         for kept in itertools.combinations(range(5), 2):
-            some = x.expand_as(check_int).clone()
+            some = x.expand_as(whole).clone()
             for j in kept:
                 block = free.encoding.slices[j]
-                some[..., block] = check_int[..., block]
-            best = torch.minimum(best, free.distance(some, check_int))
-        found = free.distance(capped, check_int)
+                some[..., block] = whole[..., block]
+            best = torch.minimum(best, free.distance(some, whole))
+        found = free.distance(capped, whole)
         torch.testing.assert_close(found, best)
 
     def test_several_answers_at_once_are_the_same_as_one_by_one(self):

@@ -58,8 +58,8 @@ class TestLoans:
                 (refused[name].astype(object) != changed[name].astype(object)).astype(int)
                 for name in ("owns", "housing", "rating")
             )
-            missing_dependency = np.maximum(0, -toy.points(changed)[:, None] - toy.PER_MONTH * more)
-            cost = changes.to_numpy()[:, None] + more * month + missing_dependency / toy.PER_INCOME * income
+            lacking = np.maximum(0, -toy.points(changed)[:, None] - toy.PER_MONTH * more)
+            cost = changes.to_numpy()[:, None] + more * month + lacking / toy.PER_INCOME * income
             allowed = (refused["housing"] != "own").to_numpy() | (housing != "rent")
             best = np.minimum(best, np.where(allowed, cost.min(axis=1), np.inf))
         np.testing.assert_allclose(toy.least_cost(refused, income, month), best, atol=1e-9)

@@ -138,10 +138,10 @@ class Answered:
         """A column of a parquet file with the changed cells replaced."""
         assert isinstance(self.piece, ArrowPiece)
         pa, at = arrow(), self.changed(name)
-        check_int = self.piece.table.column(name).take(pa.array(self.each))
+        whole = self.piece.table.column(name).take(pa.array(self.each))
         if not len(at):
-            return check_int.combine_chunks()
-        array, mask = plain_array(check_int), np.zeros(len(check_int), bool)
+            return whole.combine_chunks()
+        array, mask = plain_array(whole), np.zeros(len(whole), bool)
         mask[at] = True
         new = [to_json(value) for value in self.found.answers[name].iloc[at].tolist()]
         try:
@@ -151,7 +151,7 @@ class Answered:
                 f"{self.piece.name}: column {name!r} is of type {array.type} and cannot hold its answers: {error}"
             ) from None
         result = pa.compute.replace_with_mask(array, pa.array(mask), cells)
-        return result if result.type == check_int.type else result.cast(check_int.type)
+        return result if result.type == whole.type else result.cast(whole.type)
 
 
 def written(value: Any) -> str:

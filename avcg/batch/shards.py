@@ -235,13 +235,13 @@ def _files(rows: str | Path | Sequence[str | Path]) -> dict[str, Path]:
     """Files of rows by the names of their answers."""
     arrow()
     if isinstance(rows, (list, tuple)):
-        from_models = [Path(one) for one in rows]
-        absent = [str(one) for one in from_models if not one.is_file()]
+        given = [Path(one) for one in rows]
+        absent = [str(one) for one in given if not one.is_file()]
         if absent:
             raise DataError(f"There is no file {enumerate_some(absent)}.")
-        named = {one.name: one for one in from_models}
-        if len(named) < len(from_models):
-            twice = next(name for name, count in Counter(one.name for one in from_models).items() if count > 1)
+        named = {one.name: one for one in given}
+        if len(named) < len(given):
+            twice = next(name for name, count in Counter(one.name for one in given).items() if count > 1)
             raise DataError(f"Two files of rows are called {twice!r}, and so would their answers be. Rename one.")
     else:
         folder = Path(str(rows))

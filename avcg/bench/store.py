@@ -104,8 +104,8 @@ class Store:
         return dict(json.loads(path.read_text())) if path.exists() else {}
 
     def _files(self) -> list[Path]:
-        check_int = self.folder / "rows.csv.gz"
-        return [*sorted(self._cells.glob("*.csv.gz")), *([check_int] if check_int.exists() else [])]
+        whole = self.folder / "rows.csv.gz"
+        return [*sorted(self._cells.glob("*.csv.gz")), *([whole] if whole.exists() else [])]
 
     def _read(self, files: Sequence[Path]) -> pd.DataFrame | None:
         if not files:

@@ -80,8 +80,8 @@ def fit(
         _check_graphs(model)
     config = FitConfig(
         data, target, positive, listed(freeze), listed(only_up), listed(only_down), tuple(between or ()),
-        listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses, resampling,
-        steps, threshold, seed,
+        listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses,
+        resampling, steps, threshold, seed,
     )  # fmt: skip
     table = read_config(config)
     if not as_json:

@@ -328,8 +328,8 @@ def _plausible(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | N
     same = float((network.predict(table.held) == boxes[0].predict(table.held)).mean())
     said = (
         f"{Path(config.models[0]).name} decides, and cannot be trained again here. The {count} models beside it are"
-        f" networks that were trained in its place, {differ[resampling]}: one of them agrees with it about {same:.0%} of the"
-        " held-out rows. The certificate speaks of a next model like these, which its own successor need not be."
+        f" networks that were trained in its place, {differ[resampling]}: one of them agrees with it about {same:.0%}"
+        " of the held-out rows. The certificate speaks of a next model like these, which its own successor need not be."
     )
     return others, boxes[0], said
 

@@ -35,8 +35,8 @@ def cache_directory() -> Path:
 
 
 def _places(directory: str | Path | None) -> list[Path]:
-    from_models = directory or os.environ.get("AVCG_DATA")
-    return [*([Path(from_models)] if from_models else []), cache_directory()]
+    given = directory or os.environ.get("AVCG_DATA")
+    return [*([Path(given)] if given else []), cache_directory()]
 
 
 def find(source: Source, directory: str | Path | None) -> Path | None:
@@ -137,7 +137,7 @@ def _unpack(archive: Path, target: Path) -> None:
                 packed.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
             )
             if content is not None:
-                check_int = target.parent / Path(member.name).name
-                half = check_int.with_name(f"{check_int.name}.{os.getpid()}.part")
+                whole = target.parent / Path(member.name).name
+                half = whole.with_name(f"{whole.name}.{os.getpid()}.part")
                 half.write_bytes(content.read())
-                half.replace(check_int)
+                half.replace(whole)

@@ -232,7 +232,8 @@ class Amortized(Explainer):
             risk = recipe.risk or Hinge(request.margin, recipe.spread)
             terms = objective(
                 self.generator_, query.space, request, posterior, predictors, draws, risk,
-                temperature=temperature, distance=recipe.distance, plausibility=reference, min_separation=recipe.min_separation,
+                temperature=temperature, distance=recipe.distance, plausibility=reference,
+                min_separation=recipe.min_separation,
             )  # fmt: skip
             return terms.total(recipe.weights)
 

@@ -144,10 +144,10 @@ class Counterfactuals:
             yield Row(label, to_json(self.target[i]), options, float(self.probability_before[i]))
 
     def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
-        changes, check_int = {}, {}
+        changes, whole = {}, {}
         if cells is not None and self.changed is not None:
             names = self._names
-            check_int = {name: cells[1][j][at] for j, name in enumerate(names)}
+            whole = {name: cells[1][j][at] for j, name in enumerate(names)}
             changes = {names[j]: (cells[0][j][row], cells[1][j][at]) for j in np.flatnonzero(self.changed[at])}
         sure = self.certificate
         return Option(
@@ -158,7 +158,7 @@ class Counterfactuals:
             agreeing=None if sure is None else int(sure.agreeing[at]),
             lower_bound=None if sure is None else float(sure.lower_bound[at]),
             repeated=bool(self.repeated[at]),
-            row=check_int,
+            row=whole,
         )
 
     @property

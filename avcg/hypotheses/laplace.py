@@ -136,7 +136,7 @@ def _last_layer(network: nn.Module, layer: nn.Linear, x: Tensor, structure: str)
     has_bias, classes, n_inputs = layer.bias is not None, layer.out_features, layer.in_features
     width = n_inputs + has_bias
     size = classes * width if structure == "full" else 0
-    check_int = torch.zeros(size, size, dtype=torch.float64)
+    whole = torch.zeros(size, size, dtype=torch.float64)
     inner = torch.zeros(width, width, dtype=torch.float64)
     outer = torch.zeros(classes, classes, dtype=torch.float64)
     with torch.no_grad():
@@ -148,7 +148,7 @@ def _last_layer(network: nn.Module, layer: nn.Linear, x: Tensor, structure: str)
                 features = torch.cat([features, torch.ones(len(features), 1, dtype=torch.float64)], dim=1)
             if structure == "full":
                 jacobian = (roots.mT[:, :, :, None] * features[:, None, None, :]).reshape(-1, size)
-                check_int += jacobian.T @ jacobian
+                whole += jacobian.T @ jacobian
             else:
                 inner += features.T @ features / len(x)
                 outer += (roots @ roots.mT).sum(dim=0)
@@ -158,7 +158,7 @@ def _last_layer(network: nn.Module, layer: nn.Linear, x: Tensor, structure: str)
         b, v = torch.linalg.eigh(outer)
         values = b.clamp(min=0)[:, None] * a.clamp(min=0)[None, :]
         return values, lambda spread: Factor(v.float(), u.float(), spread.float(), n_inputs)
-    values, vectors = torch.linalg.eigh(check_int)
+    values, vectors = torch.linalg.eigh(whole)
     # From (class, input and bias) to all weights, then all biases: the order of the layer's own parameters.
     order = torch.arange(size).view(classes, width)
     vectors = vectors[torch.cat([order[:, :n_inputs].flatten(), order[:, n_inputs:].flatten()])]

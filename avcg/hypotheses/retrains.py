@@ -57,7 +57,8 @@ def retrains(
         X: Training rows; encoded for a bare network.
         y: Their labels.
         n: How many.
-        resampling: What differs: only the ``"seed"``, a ``"bootstrap"`` of the rows, or a ``"subsample"`` without repeats.
+        resampling: What differs between retrains: the ``"seed"`` alone, a ``"bootstrap"`` of the rows, or a
+            ``"subsample"`` without replacement.
         share: Of the rows in a subsample, in (0, 1).
         schema: What the columns are, for estimators; None: inferred.
         training: How to train a bare network; None: its defaults.

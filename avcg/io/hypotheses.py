@@ -257,8 +257,8 @@ class Unpacker:
 
 def as_array(value: Tensor) -> NDArray[Any]:
     """A tensor as an array of the same numbers."""
-    to_json = value.detach().cpu()
-    return (to_json.float() if to_json.dtype == torch.bfloat16 else to_json).numpy()  # numpy has no such short numbers
+    plain = value.detach().cpu()
+    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # numpy has no such short numbers
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:

@@ -128,10 +128,10 @@ def generator_graph(explainer: Amortized) -> bytes:
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
-    from_models = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
+    given = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
     coded = requests.feasible.coded(space.encoding)
-    from_models |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
-    return _export(module, from_models, "answer")
+    given |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
+    return _export(module, given, "answer")
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -176,7 +176,7 @@ def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
 
 
 @torch.no_grad()
-def _export(module: nn.Module, from_models: Mapping[str, Tensor], output: str) -> bytes:
+def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> bytes:
     """A graph with any number of rows.
 
     Raises:
@@ -191,20 +191,20 @@ def _export(module: nn.Module, from_models: Mapping[str, Tensor], output: str) -
     with _quiet():
         program = torch.onnx.export(
             module,
-            tuple(from_models.values()),
+            tuple(given.values()),
             dynamo=True,
             verbose=False,
             opset_version=_OPSET,
-            input_names=list(from_models),
+            input_names=list(given),
             output_names=[output],
-            dynamic_shapes=tuple({0: rows} for _ in from_models),
+            dynamic_shapes=tuple({0: rows} for _ in given),
             custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
         )
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    for count in (len(from_models["x"]), 1):
-        some = {name: value[:count] for name, value in from_models.items()}
+    for count in (len(given["x"]), 1):
+        some = {name: value[:count] for name, value in given.items()}
         (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
         pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
         if not pairwise_distance <= _CLOSE:

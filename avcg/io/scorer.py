@@ -1,7 +1,7 @@
 """Answers from a stored explainer with numpy and onnxruntime alone: no torch, no pandas, up in half a second.
 
-The same steps as `avcg.explainers.amortized.Amortized` takes, on the two graphs that ``save(path, graphs=True)`` puts beside the
-weights: one pass, then more tries where the teachers refuse the first answer. What may not change is heeded by the
+The same steps as `avcg.explainers.amortized.Amortized` takes, on the two graphs that ``save(path, graphs=True)``
+puts beside the weights: one pass, then more tries where the teachers refuse the first answer. What may not change is heeded by the
 same projection that everyone uses.
 """
 

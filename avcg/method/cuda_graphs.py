@@ -63,12 +63,12 @@ class GraphedLoss:
             own = predictors.overrides
         if not request.x.is_cuda:
             return self.computed(request, latent, predictors)
-        from_models = (request.x, request.target, request.constraint_features, request.margin, latent, *own.values())
+        given = (request.x, request.target, request.constraint_features, request.margin, latent, *own.values())
         if self._replay is None:
-            self._replay = _Recorded(self, predictors, tuple(own), from_models)
-        if not self._replay.fits(from_models):  # the last batch of a pass may be shorter
+            self._replay = _Recorded(self, predictors, tuple(own), given)
+        if not self._replay.fits(given):  # the last batch of a pass may be shorter
             return self.computed(request, latent, predictors)
-        loss: Tensor = self._replay(*from_models)
+        loss: Tensor = self._replay(*given)
         return loss
 
     def computed(self, request: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
@@ -91,20 +91,20 @@ class _Recorded(nn.Module):
     """A loss as a function of tensors alone, recorded for those it is given first."""
 
     def __init__(
-        self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], from_models: tuple[Tensor, ...]
+        self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], given: tuple[Tensor, ...]
     ) -> None:
         super().__init__()
         self.generator = loss.generator  # whose gradients are recorded
         self._loss, self._predictors, self._names = loss, predictors, names
-        self._shapes = [one.shape for one in from_models]
+        self._shapes = [one.shape for one in given]
         with warnings.catch_warnings():  # recording is done on a stream of its own, of which torch warns
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
-            own = tuple(one.contiguous() for one in from_models)  # memory that later ones are written to
+            own = tuple(one.contiguous() for one in given)  # memory that later ones are written to
             torch.cuda.make_graphed_callables(self, own)  # puts the replay in place of `forward`
 
-    def fits(self, from_models: tuple[Tensor, ...]) -> bool:
+    def fits(self, given: tuple[Tensor, ...]) -> bool:
         """Whether tensors have the shapes that were recorded."""
-        return [one.shape for one in from_models] == self._shapes
+        return [one.shape for one in given] == self._shapes
 
     def forward(
         self, x: Tensor, target: Tensor, constraint_features: Tensor, margin: Tensor, latent: Tensor, *own: Tensor

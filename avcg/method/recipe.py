@@ -73,8 +73,8 @@ class Recipe:
         batch_size: Rows a step.
         learning_rate: The highest of one cycle.
         clip: Largest norm of a gradient.
-        bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for pictures; answers are in
-            float32 all the same.
+        bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for images; answers
+            are computed in float32 all the same.
     """
 
     decoder: Decoder = "residual"

@@ -330,5 +330,5 @@ def _probability_output(session: Any, name: str) -> str:
 def _tensor(frame: pd.DataFrame, kind: str) -> NDArray[Any]:
     if "string" in kind:
         return frame.astype(str).to_numpy(dtype=object)
-    check_int = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
-    return frame.to_numpy(dtype=check_int.get(kind, np.float64 if "double" in kind else np.float32))
+    whole = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+    return frame.to_numpy(dtype=whole.get(kind, np.float64 if "double" in kind else np.float32))

@@ -100,9 +100,9 @@ def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Modul
                 f"The dropout layer {name!r} is called {len(calls[name])} times in one pass, so its masks would be the"
                 " same each time. Give every place a layer of its own."
             )
-        check_int = tuple(calls[name][0])
+        whole = tuple(calls[name][0])
         channelwise = isinstance(layer, (nn.Dropout1d, nn.Dropout2d))
-        shape = (check_int[0], *[1] * (len(check_int) - 1)) if channelwise else check_int
+        shape = (whole[0], *[1] * (len(whole) - 1)) if channelwise else whole
         noisy = _put(noisy, name, Noise(torch.ones(shape)))
         gaussian = isinstance(layer, GaussianDropout)
         rate = layer.rate if isinstance(layer, GaussianDropout) else float(layer.p)

@@ -121,11 +121,11 @@ def share_bar(share: float, low: float, high: float, says: str, rest: str = "tra
 
 def stacked_bar(parts: Sequence[Part], says: str) -> Markup:
     """Parts of a whole side by side, each with its label where there is room for one."""
-    check_int, width, height = sum(part.count for part in parts), 1000.0, 44.0
+    whole, width, height = sum(part.count for part in parts), 1000.0, 44.0
     drawn, at = [], 0.0
     for part in parts:
         if part.count:
-            size = width * part.count / check_int
+            size = width * part.count / whole
             drawn.append(_rect(at, 0, max(size - 2, 1), height, part.kind))
             if size > _FEWEST_SHOWN + 9 * len(part.label):
                 drawn.append(_text(at + size / 2 - 1, height / 2 + 6, part.label, f"on-{part.kind}", "middle"))

@@ -204,8 +204,8 @@ def _column(feature: Feature, cells: list[Any]) -> Any:
 
     gaps = any(cell is None for cell in cells)
     if isinstance(feature, Continuous):
-        check_int = feature.step is not None and float(feature.step).is_integer() and not gaps
-        if check_int and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
+        whole = feature.step is not None and float(feature.step).is_integer() and not gaps
+        if whole and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
             return np.array(cells, np.int64)
         return np.array([math.nan if cell is None else cell for cell in cells], np.float64)
     kinds = {type(value) for value in feature.categories}

@@ -261,8 +261,8 @@ class StoredAnswers(BaseModel):
             sure.agreeing, sure.lower_bound, sure.mean, sure.variance, sure.markov, sure.cantelli
         ]  # fmt: skip
         parts += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
-        check_int = len(self.factuals) == rows == len(self.probability_before) and len(self.answers) == delivered
-        if not check_int or any(len(part) != delivered for part in parts):
+        whole = len(self.factuals) == rows == len(self.probability_before) and len(self.answers) == delivered
+        if not whole or any(len(part) != delivered for part in parts):
             raise ValueError("there must be one entry for each row, and n for each row of what speaks of answers")
         if any(len(line) != len(self.factuals.columns) for line in self.changed):
             raise ValueError("'changed' must have one entry for each column")

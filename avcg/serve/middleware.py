@@ -163,10 +163,10 @@ class RequestLimits:
             if host not in self._hosts and host.rpartition(b":")[0] not in self._hosts:
                 raise RefusedError(421, "As long as it has no token, this service answers to its local name alone.")
         if self._secret is not None and path not in _OPEN and not path.startswith(_PAGE):
-            scheme, _, from_models = headers.get(b"authorization", b"").partition(b" ")
+            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer":
                 raise RefusedError(401, "This service asks for a token: Authorization: Bearer TOKEN.")
-            if not hmac.compare_digest(from_models.strip(), self._secret):
+            if not hmac.compare_digest(given.strip(), self._secret):
                 raise RefusedError(401, "The token is not the right one.")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._most:

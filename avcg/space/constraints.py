@@ -261,9 +261,9 @@ def _ranges(encoding: Encoding) -> tuple[Floats, Floats]:
     for feature, low, high in zip(encoding.numeric, encoding.low, encoding.high, strict=True):
         bounds = (low if feature.low is None else feature.low, high if feature.high is None else feature.high)
         if bounds[0] > bounds[1]:
-            from_models, end, other = ("low", high, "high") if feature.high is None else ("high", low, "low")
+            given, end, other = ("low", high, "high") if feature.high is None else ("high", low, "low")
             raise SchemaError(
-                f"between sets {getattr(feature, from_models)!r} as the {from_models} bound of column {feature.name!r}, but the"
+                f"between sets {getattr(feature, given)!r} as the {given} bound of column {feature.name!r}, but the"
                 f" training rows end at {end:.10g}. Give a {other} bound too."
             )
         pairs.append(bounds)
@@ -397,8 +397,8 @@ def _vary(feasible: FeasibleSet, encoding: Encoding, vary: Vary) -> FeasibleSet:
         immovable = free.any(axis=0) & ~(feasible.movable(encoding).any(axis=0) @ alike)
         if immovable.any():
             raise SchemaError(
-                f"'vary' names column {names[int(immovable.argmax())]!r}, which the schema does not let change. Free it in"
-                " the schema, or leave it out."
+                f"'vary' names column {names[int(immovable.argmax())]!r}, which the schema does not let change. Free it"
+                " in the schema, or leave it out."
             )
     free = free @ (feasible.unit[:, None] == feasible.unit[None, :])
     numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features], bool)

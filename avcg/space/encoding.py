@@ -288,10 +288,10 @@ class Encoding:
         numbers = codes.astype(np.float64) * self.scale + self.center
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
         blur = _EPS * (np.abs(codes) + 1.0) * self.scale
-        to_json = self.on_grid(numbers)
+        plain = self.on_grid(numbers)
         for digits, columns in self._digits:
-            to_json[..., columns] = np.round(numbers[..., columns], digits)
-        return np.where(np.abs(to_json - numbers) <= blur, to_json, numbers)
+            plain[..., columns] = np.round(numbers[..., columns], digits)
+        return np.where(np.abs(plain - numbers) <= blur, plain, numbers)
 
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""

@@ -124,9 +124,9 @@ def _number_kind(values: Floats) -> Kind:
 
 
 def _infer_categories(series: nw.Series[Any]) -> Categorical:
-    to_python = series.to_native()
-    if isinstance(to_python, pd.Series) and isinstance(to_python.dtype, pd.CategoricalDtype):
-        categories, ordered = to_python.dtype.categories.tolist(), bool(to_python.dtype.ordered)
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        categories, ordered = native.dtype.categories.tolist(), bool(native.dtype.ordered)
     elif series.dtype == nw.Enum:
         categories, ordered = list(series.cat.get_categories()), True
     else:
@@ -207,8 +207,8 @@ def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_all
     Raises:
         DataError: If it holds a value that is no category, or a gap where gaps are refused.
     """
-    to_python = series.to_native()
-    found = to_python if isinstance(to_python, pd.Series) else pd.Series(series.to_numpy())
+    native = series.to_native()
+    found = native if isinstance(native, pd.Series) else pd.Series(series.to_numpy())
     positions = pd.Index(feature.categories).get_indexer(pd.Index(found))
     gaps = positions < 0
     if gaps.any():
@@ -265,8 +265,8 @@ def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
         i = encoding.place[j]
         if isinstance(feature, Continuous):
             column = values.numbers[:, i]
-            check_int = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
-            columns[feature.name] = column.astype(np.int64) if check_int else column
+            whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
+            columns[feature.name] = column.astype(np.int64) if whole else column
         else:
             gaps = values.choices[:, i] == len(feature.categories)
             labels = _labels(feature)
@@ -288,12 +288,12 @@ def _labels(feature: Categorical) -> np.ndarray[Any, Any]:
 
 def _with_categories(series: nw.Series[Any], feature: Categorical) -> nw.Series[Any]:
     """A column of a categorical dtype that has room for every category of the schema, in the schema's order."""
-    to_python = series.to_native()
-    if isinstance(to_python, pd.Series) and isinstance(to_python.dtype, pd.CategoricalDtype):
-        known = to_python.dtype.categories.tolist()
+    native = series.to_native()
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        known = native.dtype.categories.tolist()
         if not set(feature.categories) <= set(known):
             more = [value for value in known if value not in feature.categories]
-            return nw.from_native(to_python.cat.set_categories([*feature.categories, *more]), series_only=True)
+            return nw.from_native(native.cat.set_categories([*feature.categories, *more]), series_only=True)
     elif isinstance(series.dtype, nw.Enum):
         known = list(series.dtype.categories)
         if not set(feature.categories) <= set(known):
@@ -304,9 +304,9 @@ def _with_categories(series: nw.Series[Any], feature: Categorical) -> nw.Series[
 
 def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
     """The column with some cells replaced, in its own dtype."""
-    to_python = series.to_native()
-    if isinstance(to_python, pd.Series):
-        column = to_python.copy()
+    native = series.to_native()
+    if isinstance(native, pd.Series):
+        column = native.copy()
         column.iloc[at] = new
         return nw.from_native(column, series_only=True)
     cells = nw.new_series(series.name, new.tolist(), backend=series.implementation)
@@ -320,8 +320,8 @@ def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid
     if series.dtype.is_integer():
         return _fit_integers(series, new)
     if series.dtype == nw.Object:
-        check_int = on_grid and bool((new == np.rint(new)).all())
-        return np.array([int(value) if check_int else value for value in new.tolist()], object)
+        whole = on_grid and bool((new == np.rint(new)).all())
+        return np.array([int(value) if whole else value for value in new.tolist()], object)
     dtype = np.dtype(str(series.dtype).lower() if series.dtype.is_float() else "float64")
     if dtype == np.float64:
         return new
@@ -334,22 +334,22 @@ def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid
 
 
 def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    check_int = np.rint(new)
-    if (check_int != new).any():
+    whole = np.rint(new)
+    if (whole != new).any():
         raise DataError(
-            f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[check_int != new][0]!r}. Give"
+            f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give"
             f" the schema a step, schema.step({series.name!r}, 1), or convert the column with .astype(float)."
         )
     name = str(series.dtype).lower()
     bits = np.dtype(name if name in np.sctypeDict else np.int64)  # polars has wider integers than numpy
     limits = np.iinfo(bits)
-    outside = (check_int < limits.min) | (check_int > limits.max)
+    outside = (whole < limits.min) | (whole > limits.max)
     if outside.any():
         raise DataError(
-            f"Column {series.name!r} is {bits}, which cannot hold the answer {check_int[outside][0]:.0f}. Convert it to"
+            f"Column {series.name!r} is {bits}, which cannot hold the answer {whole[outside][0]:.0f}. Convert it to"
             " a wider type, or narrow its range with between."
         )
-    return check_int.astype(bits)
+    return whole.astype(bits)
 
 
 def take_rows(rows: Any, place: Any) -> Any:

@@ -178,9 +178,9 @@ class ImageSpace:
             raise DataError(f"{int(torch.isnan(x_cf).sum())} pixels to project are NaN: the generator has diverged.")
         result = self.relax(x_cf, x)
         if self.dtype == np.uint8:
-            check_int = self._pixels(result).round()
-            codes = (check_int - self._there(x).mean) / self._there(x).std
-            result = torch.where(check_int == self._pixels(x).round(), x, codes)
+            whole = self._pixels(result).round()
+            codes = (whole - self._there(x).mean) / self._there(x).std
+            result = torch.where(whole == self._pixels(x).round(), x, codes)
         return result
 
     def finalize(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none

@@ -85,8 +85,8 @@ def _learn(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
     slots[seen.astype(np.intp)] = np.arange(len(seen))
     enterable = np.zeros(len(slots), bool)
     enterable[seen.astype(np.intp)] = known
-    check_int = Values(exact.numbers[slots], exact.choices[slots])
-    return Link(leader, tuple(followers), columns, None, table[slots], check_int, enterable)
+    whole = Values(exact.numbers[slots], exact.choices[slots])
+    return Link(leader, tuple(followers), columns, None, table[slots], whole, enterable)
 
 
 def _refuse_blurred(encoding: Encoding, numeric: Sequence[int], exact: Values, names: str) -> None:

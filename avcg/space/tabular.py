@@ -1,8 +1,8 @@
 """Where answers live: user units to tensors and back, with what may not change never changing.
 
 `Space` is the contract that generators and methods are written against; `TabularSpace` keeps it for tables and
-`avcg.space.images.ImageSpace` for pictures. Training sees `relax`, which is differentiable; people see `project`, which is
-exact, and `decode`, which never touches a cell that did not change.
+`avcg.space.images.ImageSpace` for pictures. Training sees `relax`, which is differentiable; people see `project`, which
+is exact, and `decode`, which never touches a cell that did not change.
 """
 
 from __future__ import annotations

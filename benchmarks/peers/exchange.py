@@ -57,7 +57,7 @@ class Column:
     scale: float = 1.0
     low: float = 0.0
     high: float = 0.0
-    check_int: bool = False
+    whole: bool = False
     change: str = "any"
     allowed: tuple[Any, ...] | None = None
 
@@ -225,7 +225,7 @@ def _read_rows(path: Path, columns: Sequence[Column], more: str) -> tuple[pd.Dat
         texts = written[column.name]
         if column.categories is None:
             numbers = pd.to_numeric(texts, errors="coerce").astype(np.float64)
-            exact = column.check_int and bool((numbers == np.rint(numbers)).all())
+            exact = column.whole and bool((numbers == np.rint(numbers)).all())
             found[column.name] = numbers.astype(np.int64) if exact else numbers
         else:
             named = {str(value): value for value in column.categories}

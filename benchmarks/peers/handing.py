@@ -77,7 +77,7 @@ def _columns(space: TabularSpace) -> tuple[Column, ...]:
                     scale=float(encoding.scale[place]),
                     low=float(feasible.low[0, place]),
                     high=float(feasible.high[0, place]),
-                    check_int=feature.step == 1,
+                    whole=feature.step == 1,
                     change=feature.change,
                 )
             )

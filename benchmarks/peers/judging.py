@@ -39,11 +39,11 @@ def judge(context: Context, X: pd.DataFrame, target: Positions, answers: pd.Data
     result.loc[answers.index, "answered"] = 1.0
     readable = _readable(space.schema, answers)
     result.loc[answers.index[~readable], ["valid", "survival", "broken"]] = [0.0, 0.0, 1.0]
-    from_models = answers[readable]
-    if len(from_models):
-        asked = X.iloc[from_models.index]
-        x, x_cf = space.encode(asked), space.encode(from_models)
-        wanted = torch.from_numpy(target[from_models.index])
+    given = answers[readable]
+    if len(given):
+        asked = X.iloc[given.index]
+        x, x_cf = space.encode(asked), space.encode(given)
+        wanted = torch.from_numpy(target[given.index])
         valid = context.decider.valid(context.decider.probabilities(x_cf), wanted)
         assert context.surrogates is not None
         found = np.column_stack(
@@ -52,13 +52,13 @@ def judge(context: Context, X: pd.DataFrame, target: Positions, answers: pd.Data
                 model_agreement(context.surrogates, x_cf, wanted).numpy(),
                 l1_distance(space.encoding, x_cf, x).numpy(),
                 columns_changed(space.encoding, x_cf, x).numpy(),
-                space.violations(from_models, asked).sum(axis=1),
+                space.violations(given, asked).sum(axis=1),
             ]
         )
         none = (x_cf == x).all(dim=1).numpy() & ~valid.numpy()
         found[none] = np.nan
-        result.loc[from_models.index, list(MEASURES[1:])] = found.astype(np.float64)
-        result.loc[from_models.index[none], "answered"] = 0.0
+        result.loc[given.index, list(MEASURES[1:])] = found.astype(np.float64)
+        result.loc[given.index[none], "answered"] = 0.0
     return result.rename_axis("row").reset_index()
 
 

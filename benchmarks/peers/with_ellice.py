@@ -93,7 +93,7 @@ def _frame(task: Task, codes: NDArray[np.float32], rows: pd.DataFrame) -> pd.Dat
             values[:, j] = own[:, j]
         elif column.categories is None:
             number = codes[:, block.start].astype(np.float64) * column.scale + column.center
-            values[:, j] = np.rint(number) if column.check_int else number
+            values[:, j] = np.rint(number) if column.whole else number
         else:
             values[:, j] = codes[:, block].argmax(axis=1)
     return task.frame_of(values).set_axis(rows.index)

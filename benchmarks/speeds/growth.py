@@ -129,12 +129,12 @@ def stream(rows: int, folder: str | None) -> None:
             found = found.drop_columns([one for one in ("row",) if one in found.column_names])
             delivered = delivered or found
             same = found.select(delivered.column_names).cast(delivered.schema).equals(delivered)
-            check_int = np.array_equal(found["id"].to_numpy(), np.arange(rows))
+            whole = np.array_equal(found["id"].to_numpy(), np.arange(rows))
             # Engines leave processes behind them, whose time cannot be read off.
             each = f", {1e6 * spent / rows:.0f} µs of processor a row" if name.startswith("avcg") else ""
             print(
                 f"{rows:,} rows, {name}: {seconds:.0f} s{each}, at most {most / 2**30:.2f} GiB; every row once:"
-                f" {check_int}; answers as by avcg explain: {same}",
+                f" {whole}; answers as by avcg explain: {same}",
                 flush=True,
             )
     print("asked: at most 2 GiB for avcg explain, no row lost, the same answers everywhere")

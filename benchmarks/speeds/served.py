@@ -44,8 +44,8 @@ def onnx(repeats: int, folder: str | None) -> None:
             proposal = generator(request, generator.posterior(request).sample(noise[None, some]))
             return narrow.relax(proposal.raw, x[some], proposal.gates > 0)[0]
 
-    from_models = {"x": x, "target": target, "margin": margin, "noise": noise}
-    feed = {name: value.numpy() for name, value in from_models.items()} | requests.feasible.coded(space.encoding)
+    given = {"x": x, "target": target, "margin": margin, "noise": noise}
+    feed = {name: value.numpy() for name, value in given.items()} | requests.feasible.coded(space.encoding)
     one = {name: np.ascontiguousarray(value[:1]) for name, value in feed.items()}
     (found,) = session.run(None, {name: np.ascontiguousarray(value) for name, value in feed.items()})
     apart = np.abs(found - eager(slice(None)).numpy()).max(axis=1)
