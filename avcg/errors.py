@@ -35,6 +35,10 @@ class ArtefactError(AvcgError, OSError):
     """A stored explainer that is missing, changed, newer than this avcg, or made for another model."""
 
 
+class InternalError(AvcgError, AssertionError):
+    """A defect of avcg that was caught before it reached anybody, such as an answer that breaks a constraint."""
+
+
 class MissingExtraError(AvcgError, ImportError):
     """An optional dependency that a feature needs and that is not installed."""
 

@@ -276,7 +276,7 @@ class TestNumbers:
             assert f"{label}: {counts[0]} before, {counts[1]} after" in page.text("opinions")
 
     def test_opinions_obey_a_threshold(self, answers, recourse):
-        from avcg.method.decision import Decider
+        from avcg.method.decider import Decider
 
         strict = replace_attribute(recourse, "decider_", Decider(recourse.decider_.predictors, 0.8))
         found, some = opinions(answers, strict), good(answers)

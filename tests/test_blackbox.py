@@ -47,7 +47,7 @@ from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method import distillation
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.distillation import Distillation
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query

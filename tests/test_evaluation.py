@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.metrics.evaluate import Context, QueryOptions, evaluate, measure
 from avcg.metrics.numeric_view import NumericReading
 from avcg.models.autoencoders import ClassAutoencoders

@@ -19,7 +19,7 @@ from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import HypothesisSplit
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.query import choose, repeated_answers
 from avcg.method.refine import Deadline, prune
 

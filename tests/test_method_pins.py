@@ -14,7 +14,7 @@ from torch import nn
 from avcg import Recipe, Schema, TabularSpace
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Condition, DiagonalNormal, Generator, Proposal
 from avcg.method.objective import Draws, Weights, objective
 from avcg.method.recipe import fit_generator

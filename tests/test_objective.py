@@ -14,7 +14,7 @@ from avcg.errors import SettingError
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
 from avcg.method.recipe import Lesson, Recipe, draw_targets, mean_squared

@@ -15,7 +15,7 @@ from torch import nn
 from avcg import Classifier, Schema, TabularSpace, toys
 from avcg.errors import DataError
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.metrics.evaluate import Context
 from avcg.models.networks import cnn
 

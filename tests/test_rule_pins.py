@@ -16,7 +16,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.io.scorer import Scorer
 from avcg.method.calibration import calibrate
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.query import Query
 
 

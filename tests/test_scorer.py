@@ -17,7 +17,7 @@ from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Condition
 
 LOANS = toys.loans(n=700)

@@ -159,7 +159,7 @@ class GradientSearch(Explainer):
     def _needed(self, query: Query) -> Tensor:
         """(B,) the log-odds from which a row is done."""
         level = math.log(self.effort.probability / (1 - self.effort.probability))
-        needed = self.decider_.log_odds_at_line(query.target) + level
+        needed = self.decider_.log_odds(query.target) + level
         asked = query.min_prob
         return needed if asked is None else needed.clamp(min=math.log(asked / (1 - asked)))
 

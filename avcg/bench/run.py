@@ -268,7 +268,7 @@ def _store_pictures(problem: Problem, store: Store, key: Key, explainer: Explain
 
 def _one_locked(problem: Problem) -> Any:
     """(rows, features) all free but one of each row that could change, at random."""
-    space = problem.model.space_
+    space = problem.model.space_.codes
     free = space.feasible.movable(space.encoding)[0]  # type: ignore[attr-defined]
     unit = space.feasible.unit  # type: ignore[attr-defined]
     locked = np.random.default_rng(problem.seed).choice(np.flatnonzero(free), len(problem.X))

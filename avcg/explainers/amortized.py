@@ -2,62 +2,32 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.explainers.base import Explainer
 from avcg.method.calibration import Calibration
+from avcg.method.config import SearchConfig
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, objective
-from avcg.method.query import Query, choose
+from avcg.method.query import Query, target_positions
 from avcg.method.recipe import Recipe
 from avcg.method.reference_set import ReferenceSet
 from avcg.method.refine import Deadline, Refinement, Score, descend
 from avcg.method.risk import Hinge
-from avcg.method.tries import (
-    A_LITTLE,
-    HARDER,
-    LADDER,
-    LATENTS_EACH,
-    LOCKS,
-    REFUSED,
-    RETRY_LATENTS,
-    ROWS_FIRST,
-    ROWS_TRIED,
-)
+from avcg.method.search import Search
 from avcg.models.adapter import as_rows
 from avcg.models.precision import full_precision
-
-# Refining also looks at answers with less margin, and at doing without each of the first changes.
-_EASIER, _WITHOUT = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0), 3
-
-
-@dataclass(frozen=True, eq=False)
-class _Tries:
-    """Rows whose answers were refused, and the best that was found for them so far.
-
-    Attributes:
-        query: About B rows.
-        margin: (B,) that was aimed at.
-        answers: (B, *event), overwritten by better ones.
-        costs: (B,) of these.
-    """
-
-    query: Query
-    margin: Tensor
-    answers: Tensor
-    costs: Tensor
-
-    def refused(self) -> Tensor:
-        """Positions of rows that are still without an accepted answer."""
-        return torch.nonzero(self.costs >= REFUSED).flatten()
+from avcg.space.encoding import Codes
 
 
 class Amortized(Explainer):
@@ -72,6 +42,7 @@ class Amortized(Explainer):
         distillation_: The students of models that can only be asked, with a report; None where there are none.
     """
 
+    recipe: Recipe | None
     recipe_: Recipe
     generator_: Generator
     reference_set_: ReferenceSet
@@ -79,159 +50,120 @@ class Amortized(Explainer):
     diagnostics_: pd.DataFrame
     distillation_: Distillation | None = None
 
-    def _line(self, query: Query) -> Tensor:
-        return self.decider_.log_odds_at_line(query.target)
+    @property
+    def search(self) -> Search:
+        """The search for answers, with this generator and its judges behind the ports."""
+        return self._search_at(self.calibration_.margin)
 
-    def _margin(self, query: Query) -> Tensor:
-        """(B,) the log-odds to aim at: enough for the promise, and for what the request asks."""
-        margin = self._line(query) + self.calibration_.margin
-        asked = query.min_prob
-        return margin if asked is None else margin.clamp(min=math.log(asked / (1 - asked)) + A_LITTLE)
-
-    def _condition(self, query: Query, margin: Tensor) -> Condition:
-        device = self._torch_device()
-        # A decoder that sees z and the target alone has no use for what else is asked.
-        constraint_features = (
-            margin[:, None] if self.recipe_.decoder == "latent" else query.space.constraint_features(query.x)
+    def _search_at(self, margin: float) -> Search:
+        """The search at a margin beyond the decision."""
+        recipe = self.recipe_
+        return Search(
+            panel=self.panel,
+            propose=self._propose,
+            references=[rows.cpu().numpy() for rows in self.reference_set_.rows],
+            latents=partial(latent_noise, self.random_state, self.generator_.n_latent),
+            margin=margin,
+            single_pass=recipe.single_pass,
+            shorten=self._shorten if self.distillation_ is not None else None,
         )
-        parts = (query.x, query.target, constraint_features, margin)
-        return Condition(*(part.to(device) for part in parts))
+
+    def _shorten(self, query: Query, answers: Codes, margins: Codes) -> Codes:
+        """Answers with fewer changes, as far as the students of models that can only be asked can tell."""
+        assert self.distillation_ is not None
+        return self.distillation_.leaner(query, answers, margins, rounds=self._search_config.refine_rounds)
+
+    def _answers(self, query: Query) -> Codes:
+        return self.search.answers(query)
+
+    @property
+    def _search_config(self) -> SearchConfig:
+        recipe: Recipe = getattr(self, "recipe_", None) or self.recipe or Recipe()
+        return recipe.search
+
+    def _condition(self, query: Query, margin: Codes) -> Condition:
+        """(N) what the generator is told, on its device; margins (K, B) are K conditions a row."""
+        # A decoder that sees z and the target alone has no use for what else is asked.
+        latent_only = self.recipe_.decoder == "latent"
+        features = query.target[:, None].astype(np.float32) if latent_only else query.space.constraint_features(query.x)
+        parts: list[NDArray[Any]] = [query.x, query.target, features]
+        if margin.ndim > 1:
+            parts = [np.tile(part, (len(margin), *[1] * (part.ndim - 1))) for part in parts]
+        device = self._torch_device()
+        return Condition(*(torch.from_numpy(part).to(device) for part in (*parts, margin.ravel())))
 
     @torch.no_grad()
-    def _pass(self, query: Query, margin: Tensor, noise: Tensor | None = None) -> Tensor:
-        """One forward pass: (K, B, *event) feasible answers, at the posterior mean where there is no noise (K, L)."""
-        request = self._condition(query, margin)
-        shifts = torch.zeros(1, self.generator_.n_latent) if noise is None else noise
-        with full_precision(request.x.device):
-            posterior = self.generator_.posterior(request)
-            return self._finalize(query, request, posterior.sample(shifts[:, None].to(request.x.device)))
+    def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
+        """(K, B, *event) feasible candidates; see `avcg.method.search.Propose`."""
+        condition = self._condition(query, margin)
+        shifts = np.zeros((1, self.generator_.n_latent), np.float32) if latent is None else latent
+        with full_precision(condition.x.device):
+            posterior = self.generator_.posterior(condition)
+            z = posterior.sample(torch.from_numpy(shifts)[:, None].to(condition.x.device))
+            return self._finalize(query, condition, z)
 
-    def _finalize(self, query: Query, request: Condition, z: Tensor) -> Tensor:
-        """(K, B, L) latents to feasible answers."""
-        proposal = self.generator_(request, z)
-        gates = None if proposal.gates is None else (proposal.gates > 0).cpu()
-        return query.space.finalize(proposal.raw.cpu(), query.x, gates)
-
-    def _accepted(self, query: Query, margin: Tensor) -> Tensor:
-        """(B, *event) one answer a row; where the teachers refuse the first, the cheapest of more that they do not."""
-        answers = self._pass(query, margin)[0]
-        if self.recipe_.single_pass:
-            return answers
-        costs = self._costs(query, answers[None])[0]
-        refused = torch.nonzero(costs >= REFUSED).flatten()
-        if len(refused):
-            some = _Tries(query.take(refused), margin[refused], answers[refused], costs[refused])
-            answers[refused] = self._tried_again(some)
-        if self.distillation_ is not None:
-            tried = self.distillation_.leaner(query, answers, [margin + more for more in HARDER])
-            answers = choose(query.space, tried, self._costs(query, tried), 1)[0]
-        return answers
-
-    def _tried_again(self, tries: _Tries) -> Tensor:
-        """(B, *event) with more margin until it is accepted, a row of the bank if that is closer, else all there is."""
-        for more in LADDER:
-            left = tries.refused()
-            if not len(left):
-                break
-            some = tries.query.take(left)
-            self._keep(tries, left, some, self._pass(some, tries.margin[left] + more))
-        query = tries.query
-        reference = self.reference_set_.neighbours(query.space, query.x, query.target, ROWS_FIRST)
-        self._keep(tries, torch.arange(len(query.x)), query, reference)
-        left = tries.refused()
-        if len(left):
-            some, noise = query.take(left), self._noise(RETRY_LATENTS)
-            for more in HARDER:
-                self._keep(tries, left, some, self._pass(some, tries.margin[left] + more, noise))
-            self._keep(tries, left, some, self.reference_set_.neighbours(some.space, some.x, some.target, ROWS_TRIED))
-        return tries.answers
-
-    def _keep(self, tries: _Tries, rows: Tensor, query: Query, tried: Tensor) -> None:
-        """Keep for some rows the cheapest of (K, b, *event) tries, where it is cheaper than what there was."""
-        lowest, which = self._costs(query, tried).min(dim=0)
-        better = torch.nonzero(lowest < tries.costs[rows]).flatten()
-        tries.answers[rows[better]], tries.costs[rows[better]] = tried[which[better], better], lowest[better]
-
-    def _noise(self, count: int) -> Tensor:
-        """(count, L) the same for every row and call, so that an answer does not depend on its neighbours."""
-        rng = torch.Generator().manual_seed(int(self.random_state))
-        return torch.randn(count, self.generator_.n_latent, generator=rng)
-
-    def _candidates(self, query: Query) -> Tensor:
-        """(K, B, *event) the first answer; for more: other latents, margins, fewer of its changes, rows of the bank."""
-        margin = self._margin(query)
-        first = self._accepted(query, margin)
-        if query.n == 1:
-            return first[None]
-        if self.recipe_.single_pass:
-            return torch.cat([first[None], self._pass(query, margin, self._noise(query.n - 1))])
-        found = [first[None], self._pass(query, margin, self._noise(LATENTS_EACH * query.n))]
-        found += [self._pass(query, margin + more) for more in HARDER[1:]]
-        found.append(self.reference_set_.neighbours(query.space, query.x, query.target, LATENTS_EACH * query.n))
-        for rank in range(query.n):
-            narrower, answer, place = query, first, rank
-            for _ in range(LOCKS):  # without one change, and then also without what took its place
-                space = narrower.space.lock_change(answer, query.x, place)
-                if space is None:
-                    break
-                narrower, place = replace(narrower, space=space), 0
-                answer = self._accepted(narrower, margin)
-                found.append(answer[None])
-        return torch.cat(found)
+    def _finalize(self, query: Query, condition: Condition, z: Tensor) -> Codes:
+        """(K, N, L) latents to (K N / B, B, *event) feasible answers."""
+        proposal = self.generator_(condition, z)
+        shape = (-1, len(query.x))
+        raw = proposal.raw.cpu().numpy().reshape(*shape, *query.x.shape[1:])
+        gates = proposal.gates
+        if gates is not None:
+            gates = (gates > 0).cpu().numpy().reshape(*shape, gates.shape[-1])
+        return query.space.finalize(raw, query.x, gates, self._search_config.code_quantum)
 
     def _refined(self, query: Query, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """The cheapest accepted of more tries, gradient steps on the latent posterior, then what every method does."""
-        more = [] if deadline.passed or query.n > 1 else [self._tries(query)]
+        more = [] if deadline.passed or query.n > 1 else [torch.from_numpy(self._smaller_margins(query))]
         if effort.steps and query.n == 1:
-            more.append(self._descended(query, effort, deadline)[None])
+            more.append(torch.from_numpy(self._descended(query, effort, deadline))[None])
         if more:
             everyone = torch.arange(len(query.x))
             pool = torch.cat([answers, *more])
             accepted = torch.stack([self._accept(query, each, everyone) for each in pool])
-            prices = query.space.distance(pool, query.x)
+            prices = torch.from_numpy(query.space.distance(pool.numpy(), query.x))
             lowest, which = prices.masked_fill(~accepted, torch.inf).min(dim=0)
-            found = lowest < prices[0]
+            cheaper = lowest < prices[0]
             answers = answers.clone()
-            answers[0, found] = pool[which, everyone][found]
+            answers[0, cheaper] = pool[which, everyone][cheaper]
         return super()._refined(query, answers, effort, deadline)
 
-    def _tries(self, query: Query) -> Tensor:
+    def _smaller_margins(self, query: Query) -> Codes:
         """(K, B, *event) answers with less margin than is safe for all, and without each of the first's changes."""
-        margin = self._margin(query)
-        found = [self._pass(query, margin - less) for less in _EASIER]
-        for rank in range(_WITHOUT):
+        margin, config = self.search.margins(query), self._search_config
+        found = [self._propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
+        for rank in range(config.refine_locks):
             space = query.space.lock_change(found[0][0], query.x, rank)
             if space is not None:
-                found.append(self._pass(replace(query, space=space), margin))
-        return torch.cat(found)
+                found.append(self._propose(replace(query, space=space), margin))
+        return np.concatenate(found)
 
-    def _descended(self, query: Query, effort: Refinement, deadline: Deadline) -> Tensor:
+    def _descended(self, query: Query, effort: Refinement, deadline: Deadline) -> Codes:
         """(B, *event) answers at the posterior mean after gradient steps on it."""
-        margin = self._margin(query)
-        request = self._condition(query, margin)
-        score = self._scorer(query, request, 1, torch.Generator().manual_seed(self.random_state))
+        condition = self._condition(query, self.search.margins(query))
+        score = self._scorer(query, condition, 1, torch.Generator().manual_seed(self.random_state))
         with torch.no_grad():
-            start = self.generator_.posterior(request)
+            start = self.generator_.posterior(condition)
         found = descend(start, score, effort.steps, effort.learning_rate, deadline)
         with torch.no_grad():
-            return self._finalize(query, request, found.mean[None])[0]
+            return self._finalize(query, condition, found.mean[None])[0]
 
-    def _scorer(self, query: Query, request: Condition, n_latents: int, rng: torch.Generator) -> Score:
+    def _scorer(self, query: Query, condition: Condition, n_latents: int, rng: torch.Generator) -> Score:
         """G as a function of the posterior, with its noise held fixed."""
-        recipe = self.recipe_
+        recipe, space = self.recipe_, query.space.tensors
         chance = 0.0 if recipe.temperature is None else recipe.noise[1]
         # The same for every row, so that none depends on its place.
-        one = Draws.draw(self.generator_, query.space, n_latents, request.x[:1], rng, hard=chance)
-        draws = one.repeated(len(request.x))
+        one = Draws.draw(self.generator_, space, n_latents, condition.x[:1], rng, hard=chance)
+        draws = one.repeated(len(condition.x))
         known = self.judges_ if self.distillation_ is None else self.distillation_.students
-        predictors = known.to(request.x.device)
+        predictors = known.to(condition.x.device)
         temperature = None if recipe.temperature is None else recipe.temperature[1]
-        reference = self.reference_set_.to(request.x.device) if recipe.weights.plausibility else None
+        reference = self.reference_set_.to(condition.x.device) if recipe.weights.plausibility else None
 
         def score(posterior: DiagonalNormal) -> Tensor:
-            risk = recipe.risk or Hinge(request.margin, recipe.spread)
+            risk = recipe.risk or Hinge(condition.margin, recipe.spread)
             terms = objective(
-                self.generator_, query.space, request, posterior, predictors, draws, risk,
+                self.generator_, space, condition, posterior, predictors, draws, risk,
                 temperature=temperature, distance=recipe.distance, plausibility=reference,
                 min_separation=recipe.min_separation,
             )  # fmt: skip
@@ -259,17 +191,23 @@ class Amortized(Explainer):
         check_is_fitted(self)
         rows = as_rows(X)
         x = self.space_.encode(rows)
-        wanted, _ = self._targets(target, self.decider_.decide(self.decider_.probabilities(x)))
-        query = Query(x, wanted, self.space_, 1)
-        request = self._condition(query, self._line(query) + self.calibration_.margin)
+        current = self.decider_.decide(self.decider_.probabilities(x)).cpu().numpy()
+        wanted, _ = target_positions(target, current, self.classes_.tolist())
+        query = Query(x.numpy(), wanted, self.space_.codes)
+        condition = self._condition(query, self.search.margins(query))
         search, measure = (
-            self._scorer(query, request, n_latents, torch.Generator().manual_seed(self.random_state + i))
+            self._scorer(query, condition, n_latents, torch.Generator().manual_seed(self.random_state + i))
             for i in (1, 2)
         )
         with torch.no_grad():
-            start = self.generator_.posterior(request)
+            start = self.generator_.posterior(condition)
         best = descend(start, search, steps, learning_rate, Deadline())
         with torch.no_grad():
             found = {name: measure(each).cpu().numpy() for name, each in (("encoder", start), ("refined", best))}
         index = rows.index if isinstance(rows, pd.DataFrame) else None
         return pd.DataFrame(found, index=index).assign(gap=found["encoder"] - found["refined"])
+
+
+def latent_noise(seed: int, size: int, count: int) -> Codes:
+    """(count, size) standard normal noise, the same for every row, call and surface."""
+    return np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32)

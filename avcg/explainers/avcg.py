@@ -19,8 +19,9 @@ from torch import Tensor
 from avcg.errors import DataError
 from avcg.explainers.amortized import Amortized
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
-from avcg.method.calibration import CLEAR, Calibration, calibrate, survival_of
-from avcg.method.decision import Decider
+from avcg.method.calibration import Calibration, calibrate, survival_of
+from avcg.method.config import CalibrationConfig
+from avcg.method.decider import Decider
 from avcg.method.diagnostics import look, warn_of_collapse
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Generator
@@ -31,14 +32,8 @@ from avcg.method.refine import Deadline, Refinement
 from avcg.models.adapter import Model
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
+from avcg.space.encoding import Codes
 from avcg.space.frames import take_rows
-
-# Rows kept from training to choose the margin by, and how many margins are tried.
-_HELD_SHARE, _HELD_LEAST, _HELD_CODES, _MARGINS = 0.15, 60, 100_000, 25
-_REFINED_ROWS, _REFINED_LEVELS = 300, tuple(0.5 * i for i in range(-6, 11))
-_WATCHED = 256  # rows looked at after each epoch
-# With models that can only be asked: rounds of training, and after each, answers about which they are asked.
-_ROUNDS, _ATTEMPTS = 4, 4000
 
 
 class AVCG(Amortized):
@@ -120,7 +115,7 @@ class AVCG(Amortized):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
-        held, chosen = _hold_back(x, rng)
+        held, chosen = _hold_back(x, recipe.calibration, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
             self.space_,
@@ -144,13 +139,14 @@ class AVCG(Amortized):
         for parameter in trained:
             parameter.requires_grad_(True)
         self.generator_.to(device)
-        watched = self._held_query(held[:_WATCHED], rng)
+        watched = self._held_query(held[: recipe.calibration.watched_rows], rng)
         seen: list[dict[str, float]] = []
         train, deployed = self.split_.train, self.decider_.predictors
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
-            self.distillation_ = Distillation(deployed, train.sample(count, generator=rng), x, self.space_, rng)
-        for lesson in (recipe,) if self.distillation_ is None else recipe.parted(_ROUNDS):
+            models = train.sample(count, generator=rng)
+            self.distillation_ = Distillation(deployed, models, x, self.space_, rng, recipe.distillation)
+        for lesson in (recipe,) if self.distillation_ is None else recipe.parted(recipe.distillation.rounds):
             if self.distillation_ is not None:
                 if seen:
                     self.distillation_.correct(self._attempts(x, recipe, rng), rng)
@@ -172,41 +168,45 @@ class AVCG(Amortized):
         query = self._held_query(held, rng)
         self.calibration_ = self._calibrate(query, recipe)
         if not recipe.single_pass:
-            few = query.take(torch.arange(min(len(held), _REFINED_ROWS)))
+            few = query.take(np.arange(min(len(query.x), recipe.calibration.refine_rows)))
             self.refined_margin_ = self._calibrate_refining(few)
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
         """Rows that were not trained on, each asking for another class than it has."""
         current = self.decider_.decide(self.decider_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
-        able = torch.nonzero(~self.space_.immovable(held)).flatten()
-        return Query(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
+        query = Query(held.cpu().numpy(), target.cpu().numpy(), self.space_.codes)
+        able = np.flatnonzero(~query.space.immovable(query.x))
+        return query.take(able if len(able) else np.arange(len(held)))
 
     def _attempts(self, x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
         """(N, *event) answers to training rows as they are now, at any margin and under any request."""
-        rows = torch.randint(len(x), (_ATTEMPTS,), generator=rng)
+        rows = torch.randint(len(x), (recipe.distillation.attempts,), generator=rng)
         query = self._held_query(x[rows], rng)
         chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
-        some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance))
+        some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance).codes)
         low, high = recipe.margins
-        margin = self._line(some) + low + (high - low) * torch.rand(len(some.x), generator=rng)
-        return self._pass(some, margin, torch.randn(1, self.generator_.n_latent, generator=rng))[0]
+        margin = self.decider_.rule.log_odds(some.target) + low + (high - low) * chance.random(len(some.x))
+        latent = chance.standard_normal((1, self.generator_.n_latent)).astype(np.float32)
+        return torch.from_numpy(self._propose(some, margin.astype(np.float32), latent)[0])
 
     @torch.no_grad()
     def _look(self, query: Query) -> dict[str, float]:
-        request = self._condition(query, torch.ones(len(query.x)))
-        return look(query, self.generator_.posterior(request), self._pass(query, request.margin)[0])
+        margin = np.ones(len(query.x), np.float32)
+        posterior = self.generator_.posterior(self._condition(query, margin))
+        return look(query, posterior, self._propose(query, margin)[0])
 
     def _calibrate(self, query: Query, recipe: Recipe) -> Calibration:
         """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
-        count = _MARGINS if recipe.risk is None and recipe.margins[0] < recipe.margins[1] else 1
+        count = recipe.calibration.n_margins if recipe.risk is None and recipe.margins[0] < recipe.margins[1] else 1
         found = calibrate(
             torch.linspace(*recipe.margins, count).tolist(),
-            lambda margin: self._accepted(query, self._line(query) + margin),
+            lambda margin: torch.from_numpy(self._first_at(query, margin)),
             query,
             self.decider_,
             self.split_.calibration,
             self.survival,
+            recipe.calibration.standard_errors,
         )
         if not found.met:
             warnings.warn(f"AVCG: {found}", stacklevel=5)
@@ -214,17 +214,23 @@ class AVCG(Amortized):
 
     def _calibrate_refining(self, query: Query) -> float:
         """The least that refining must leave the teachers for the promise to hold on rows that were not trained on."""
-        answers = self._accepted(query, self._line(query) + self.calibration_.margin)[None]
+        answers = torch.from_numpy(self._first_at(query, self.calibration_.margin))[None]
+        levels, clear = self.recipe_.calibration.refine_levels, self.recipe_.calibration.standard_errors
+        target = torch.from_numpy(query.target)
         promise = min(self.survival, self.calibration_.best)
 
         def holds(level: float) -> bool:
             self.refined_margin_ = level
             shorter = self._refined(query, answers, Refinement(), Deadline())[0]
-            survival, error = survival_of(self.decider_, self.split_.calibration, shorter, query.target)
-            return survival - CLEAR * error >= promise
+            survival, error = survival_of(self.decider_, self.split_.calibration, shorter, target)
+            return survival - clear * error >= promise
 
-        least = bisect_left(_REFINED_LEVELS[:-1], True, key=holds)  # what more must be left, survives more
-        return _REFINED_LEVELS[least]
+        return levels[bisect_left(levels[:-1], True, key=holds)]  # what more must be left, survives more
+
+    def _first_at(self, query: Query, margin: float) -> Codes:
+        """(B, *event) first answers at a margin beyond the decision."""
+        search = self._search_at(margin)
+        return search.first(query, search.margins(query))
 
     def save(self, path: str | Path, *, graphs: bool = False, about: Mapping[str, Any] | None = None) -> list[Any]:
         """Write this explainer to a folder that `avcg.load` opens: weights and JSON, no code.
@@ -283,7 +289,7 @@ class AVCG(Amortized):
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
-        held, chosen = _hold_back(x, rng)
+        held, chosen = _hold_back(x, recipe.calibration, rng)
         renewed.reference_set_ = ReferenceSet.robust(renewed.judges_, x[chosen], None, recipe.n_reference, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
@@ -293,11 +299,11 @@ class AVCG(Amortized):
         return renewed
 
 
-def _hold_back(x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+def _hold_back(x: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """Positions of rows to choose the margin by, and of those to train on."""
     if len(x) < 2:
         raise DataError(f"A generator needs at least two rows to train on. Got {len(x)}.")
     order = torch.randperm(len(x), generator=rng)
-    most = max(_HELD_CODES // x[0].numel(), _HELD_LEAST)
-    count = min(max(round(_HELD_SHARE * len(x)), min(_HELD_LEAST, len(x) // 3), 1), most)
+    most = max(config.max_codes // x[0].numel(), config.min_rows)
+    count = min(max(round(config.held_share * len(x)), min(config.min_rows, len(x) // 3), 1), most)
     return order[:count], order[count:]

@@ -7,13 +7,11 @@ happen here, once, on the rows people receive.
 from __future__ import annotations
 
 import copy
-import numbers
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
 
-import narwhals.stable.v2 as nw
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,29 +19,29 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.errors import DataError, SchemaError, SettingError, check_int, did_you_mean, enumerate_some
+from avcg.errors import DataError, SettingError, check_int
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit
-from avcg.method.decision import Decider
+from avcg.method.config import SearchConfig
+from avcg.method.decider import Decider
+from avcg.method.decision import check_delivery, needed_votes, statuses
 from avcg.method.objective import target_log_probs
-from avcg.method.query import Query, choose, repeated_answers
+from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
 from avcg.method.refine import Deadline, Refinement, prune
 from avcg.method.risk import lower_log_odds
-from avcg.method.tries import CONFIDENCE, REFUSED, SLACK
+from avcg.method.search import Panel, any_class
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
+from avcg.models.decision import of_target
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
+from avcg.space.encoding import Codes, Positions
 from avcg.space.frames import take_rows
-from avcg.space.images import ImageSpace
-from avcg.space.tabular import TabularSpace
 
-# What refining leaves: teachers' mean log-odds less two standard deviations stay this far beyond the line.
-_REFINED_MARGIN, _SPREAD = 0.5, 2.0
 # Answers made at a time, so that memory is bounded by this and not by the input.
 _ANSWERS_AT_ONCE = 16_384
 
@@ -144,7 +142,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
         self.decider_ = Decider(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
-        self.refined_margin_ = _REFINED_MARGIN
+        self.refined_margin_ = self._search_config.refined_margin
         probabilities = self.decider_.probabilities(x[:2])
         known = self.hypotheses.classes
         self.classes_ = np.arange(probabilities.shape[1]) if known is None else np.asarray(known)
@@ -168,7 +166,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self)
         rows = as_rows(X)
-        found = self.decider_.bind_rows(rows).probabilities(self.space_.encode(rows))
+        read = self.space_.read(rows)
+        found = self.decider_.bind_rows(rows).probabilities(self.space_.encode(read))
         return self.classes_[self.decider_.decide(found).cpu().numpy()]
 
     def judged_by(self, judges: FiniteSet) -> Self:
@@ -206,7 +205,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             (n, B, *event) encoded, feasible answers.
         """
         check_is_fitted(self)
-        return self._best(Query(x, target, self.space_, n))
+        query = Query(x.cpu().numpy(), target.cpu().numpy(), self.space_.codes, n)
+        return torch.from_numpy(self._answers(query))
 
     def generate(
         self,
@@ -227,9 +227,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             X: Rows in user units.
             target: The decision wanted: a label for all, one per row, or None for any other than the present one.
             n: Answers for each row.
-            vary: What may change in this request, as `TabularSpace.restrict` takes it; None: all that the schema lets.
-            ranges: Where values may go in this request, likewise.
-            min_prob: The probability of the target that the model in force must give.
+            vary: What may change in this query, as `TabularSpace.restrict` takes it; None: all that the schema lets.
+            ranges: Where values may go in this query, likewise.
+            min_prob: Probability of the target that the deployed model must give.
             max_changes: How many features may change at once.
             refine: Whether to take back what an answer does not need, or how to refine; slower and closer.
             time_budget: Seconds after which refining stops, with the best so far.
@@ -237,176 +237,133 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         Returns:
             One answer, or n, for each row, with its status.
         """
-        check_is_fitted(self)
-        n = check_int(n, "'n' of generate", 1)
-        if min_prob is not None and not 0 < min_prob < 1:
-            raise SettingError(f"The 'min_prob' of generate must be in (0, 1). Got {min_prob!r} instead.")
         if not isinstance(refine, (bool, Refinement)):
             raise SettingError(f"The 'refine' of generate must be True, False or a Refinement. Got {refine!r} instead.")
         if time_budget is not None and refine is False:
             raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
-        effort, deadline = Refinement() if refine is True else refine or None, Deadline.after(time_budget)
+        effort = Refinement() if refine is True else refine or None
+        options = QueryOptions(n, vary, ranges, min_prob, max_changes)
+        return self._generate(X, target, options, effort, Deadline.after(time_budget))
+
+    def _generate(
+        self, X: Any, target: Any, options: QueryOptions, effort: Refinement | None, deadline: Deadline
+    ) -> Counterfactuals:
+        check_is_fitted(self)
         rows = as_rows(X)
-        seen = self.space_.read(rows) if isinstance(self.space_, TabularSpace) else rows
-        x = self.space_.encode(seen)
-        space = self._restricted(vary, ranges, max_changes, len(x))
-        before = self.decider_.bind_rows(rows).probabilities(x)
-        current = self.decider_.decide(before)
-        wanted, free = self._targets(target, current)
-        settled = self.decider_.valid(before, wanted, min_prob) | space.immovable(x)
-        x_cf = x.expand(n, *x.shape).clone()
-        for part in torch.nonzero(~settled).flatten().split(max(1, _ANSWERS_AT_ONCE // n)):
-            x_cf[:, part], wanted[part] = self._answer(
-                x[part], wanted[part], space.take(part), n, min_prob, free, effort, deadline
-            )
-        return self._package(rows, seen, x, x_cf, wanted, before, space, min_prob)
+        read = self.space_.read(rows)
+        encoded = self.space_.encode(read)
+        space = self.space_
+        if options.restricts:
+            space = space.restrict_rows(options.vary, options.ranges, options.max_changes, len(encoded))
+        rule, x = self.decider_.rule, encoded.numpy()
+        before = self.decider_.bind_rows(rows).probabilities(encoded).cpu().numpy()
+        wanted, any_will_do = target_positions(target, rule.decide(before), self.classes_.tolist())
+        query, targets = Query(x, wanted, space.codes, options.n, options.min_prob), wanted.copy()
+        settled = rule.valid(before, wanted, options.min_prob) | query.space.immovable(x)
+        codes = np.broadcast_to(x, (options.n, *x.shape)).copy()
+        left = np.flatnonzero(~settled)
+        for start in range(0, len(left), at_once := max(1, _ANSWERS_AT_ONCE // options.n)):
+            part = left[start : start + at_once]
+            codes[:, part], targets[part] = self._answer(query.take(part), any_will_do, effort, deadline)
+        return self._package(rows, read, replace(query, target=targets), codes, before, space)
 
     def _answer(
-        self,
-        x: Tensor,
-        target: Tensor,
-        space: Space,
-        n: int,
-        min_prob: float | None,
-        free: bool,
-        effort: Refinement | None,
-        deadline: Deadline,
-    ) -> tuple[Tensor, Tensor]:
+        self, query: Query, any_will_do: bool, effort: Refinement | None, deadline: Deadline
+    ) -> tuple[Codes, Positions]:
         """(n, B, *event) answers and (B,) what they aim at, for rows that fit in memory."""
-        query = Query(x, target, space, n, min_prob)
-        found = self._best(query)
-        if free and len(self.classes_) > 2:
-            # Any other class will do: aim at each in turn, and keep for each row the cheapest that is accepted.
-            score = self._costs(query, found).amax(dim=0)
-            aimed = target.clone()
-            for step in range(1, len(self.classes_) - 1):
-                other = Query(x, (target + step) % len(self.classes_), space, n, min_prob)
-                candidates = self._best(other)
-                cost = self._costs(other, candidates).amax(dim=0)
-                better = cost < score
-                found[:, better], aimed[better] = candidates[:, better], other.target[better]
-                score = torch.minimum(cost, score)
-            query = Query(x, aimed, space, n, min_prob)
+        if any_will_do and len(self.classes_) > 2:
+            answers, aimed = any_class(self.panel, query, len(self.classes_), self._answers)
+            query = replace(query, target=aimed)
+        else:
+            answers = self._answers(query)
         if effort is not None:
-            found = self._refined(query, found, effort, deadline)
-        if n > 1:  # the best first, as the teachers see it; those set aside have no say
-            order = self._costs(query, found).argsort(dim=0, stable=True)
-            found = found[order, torch.arange(len(x))]
-        return found, query.target
+            answers = self._refined(query, torch.from_numpy(answers), effort, deadline).numpy()
+        return self.panel.ranked(query, answers), query.target
 
     def _refined(self, query: Query, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """(n, B, *event) the answers with what they do not need taken back; answers that differ stay different."""
         if not effort.prune:
             return answers
-        result = answers.clone()
+        result, space, x = answers.clone(), query.space.tensors, torch.from_numpy(query.x)
         for k in range(len(answers)):
-            mine = torch.nonzero(self._accept(query, answers[k], torch.arange(len(query.x)))).flatten()
+            mine = torch.nonzero(self._accept(query, answers[k], torch.arange(len(x)))).flatten()
             if not len(mine):
                 continue
-            some = query.take(mine)
-            shorter = prune(some.space, some.x, answers[k][mine], partial(self._accept, some), deadline)
+            some, rounds = query.take(mine.numpy()), self._search_config.refine_rounds
+            accept = partial(self._accept, some)
+            shorter = prune(some.space.tensors, x[mine], answers[k][mine], accept, deadline, rounds)
             others = torch.cat([result[:k], answers[k + 1 :]])[:, mine]
-            clash = (query.space.distance(others, shorter) <= 1e-6).any(dim=0)
+            clash = (space.distance(others, shorter) <= 1e-6).any(dim=0)
             result[k, mine] = torch.where(clash.view(-1, *[1] * (shorter.dim() - 1)), answers[k][mine], shorter)
         return result
 
     def _accept(self, query: Query, candidates: Tensor, rows: Tensor) -> Tensor:
-        """(M,) whether candidates for the rows named convince the teachers by `refined_margin_`, and the request."""
-        wanted = query.target[rows]
+        """(M,) whether candidates for the rows named convince the judges by `refined_margin_`, and the query."""
+        wanted = torch.from_numpy(query.target)[rows]
         with torch.no_grad():
             log_p = target_log_probs(self.judges_, candidates[None], wanted)
-            lower = lower_log_odds(log_p, self.judges_.weights, _SPREAD)[0]
-        needed = self.decider_.log_odds_at_line(wanted) + self.refined_margin_
+            lower = lower_log_odds(log_p, self.judges_.weights, self._search_config.spread)[0]
+        needed = self.decider_.log_odds(wanted) + self.refined_margin_
         valid = self.decider_.valid(self.decider_.probabilities(candidates), wanted, query.min_prob)
         return (lower >= needed) & valid
 
-    def _best(self, query: Query) -> Tensor:
-        """(n, B, *event) the best n candidates, feasible and different where there are enough."""
-        candidates = self._candidates(query)
-        if len(candidates) == query.n:
-            return candidates
-        return choose(query.space, candidates, self._costs(query, candidates), query.n)
+    @property
+    def _search_config(self) -> SearchConfig:
+        """How candidates are searched and compared."""
+        return SearchConfig()
 
-    def _costs(self, query: Query, candidates: Tensor) -> Tensor:
-        """(K, B) what candidates cost, in float64; one that is refused costs `REFUSED` and more, the worse the more."""
-        flat, wanted = candidates.flatten(0, 1), query.target.repeat(len(candidates))
-        valid = self.decider_.valid(self.decider_.probabilities(flat), wanted, query.min_prob)
-        share = self.decider_.agreement(self.judges_, flat, wanted).double()
-        penalty = REFUSED * torch.where(valid, 2.0 - share, 3.0)
-        penalty = torch.where(valid & (share >= self.survival - SLACK), 0.0, penalty)
-        cost = query.space.distance(candidates, query.x).double()
-        return cost + penalty.view_as(cost)
+    @property
+    def panel(self) -> Panel:
+        """Who judges candidates: the deployed model and the hypotheses trained against, never those held out."""
+        deployed = self.split_.deployed
+        weights = self.judges_.weights.double().numpy()
+        shares = deployed.weights.double().numpy()
+        return Panel(self._judge, weights, shares, self.decider_.rule, self.survival, self._search_config)
+
+    def _judge(self, x: Codes) -> NDArray[Any]:
+        """(S, N, C) what the judges say of (N, *event) encoded rows."""
+        with torch.no_grad():
+            return self.judges_.probabilities(torch.from_numpy(x)).cpu().numpy()
+
+    def _answers(self, query: Query) -> Codes:
+        """(n, B, *event) the best n candidates, feasible and different where there are enough."""
+        return self.panel.best(query, self._candidates(in_torch(query)).cpu().numpy())
 
     def _package(
-        self,
-        rows: Any,
-        seen: Any,
-        x: Tensor,
-        x_cf: Tensor,
-        target: Tensor,
-        before: Tensor,
-        space: Space,
-        min_prob: float | None,
+        self, rows: Any, read: Any, query: Query, codes: Codes, before: NDArray[Any], space: Space
     ) -> Counterfactuals:
-        """Decode, judge what was decoded, and say how it went."""
-        n = len(x_cf)
-        already, immovable = self.decider_.valid(before, target, min_prob), space.immovable(x)
-        place = torch.arange(len(x)).repeat_interleave(n)
-        each, codes = space.take(place), x_cf.transpose(0, 1).flatten(0, 1)
-        factuals = rows if n == 1 else take_rows(rows, place)
-        if isinstance(each, TabularSpace):
-            here = seen if n == 1 else seen.take(place.numpy())
-            answers = each.decode(codes, factuals, here)
-            delivered = each.read(answers)
-            order = [each.schema.names.index(name) for name in nw.from_native(factuals, eager_only=True).columns]
-            received, changed = each.encode(delivered), each.changed(delivered, here)[:, order]
-        else:
-            answers = each.decode(codes, factuals)
-            received, changed = each.encode(answers), None
-        wanted = target[place]
-        after = self.decider_.bind_rows(answers).probabilities(received)
-        valid = self.decider_.valid(after, wanted, min_prob)
-        fresh, sure = self.split_.test, None
-        robust = torch.ones_like(valid)
-        if fresh is not None:
-            line = self.decider_.line(wanted, torch.float64 if fresh.boxes else torch.float32)
-            sure = certify(fresh.bind_rows(answers), received, wanted, confidence=CONFIDENCE, threshold=line)
-            robust = torch.from_numpy(sure.share >= self.survival - 1e-9)
-        statuses = np.select(
-            [already[place].numpy(), immovable[place].numpy(), ~valid.numpy(), ~robust.numpy()],
-            ["already_target", "infeasible", "not_valid", "not_robust"],
-            "ok",
-        )
+        """Decode, look at what was decoded once more, judge it, and say how it went."""
+        n, x, rule = query.n, query.x, self.decider_.rule
+        place = np.repeat(np.arange(len(x)), n)
+        each, factuals = (query.take(place), take_rows(rows, place)) if n > 1 else (query, rows)
+        flat = np.swapaxes(codes, 0, 1).reshape(len(place), *x.shape[1:])
+        here = read if n == 1 else take_rows(read, place)
+        given = space.take(torch.from_numpy(place)).deliver(flat, factuals, here)
+        check_delivery(given.broken)
+        received = torch.from_numpy(given.received)
+        after = self.decider_.bind_rows(given.answers).probabilities(received).cpu().numpy()
+        valid = rule.valid(after, each.target, query.min_prob)
+        certificate, robust = None, np.ones(len(place), bool)
+        if self.split_.test is not None:
+            test, target = self.split_.test.bind_rows(given.answers), torch.from_numpy(each.target)
+            confidence = self._search_config.confidence
+            certificate = certify(test, received, target, confidence=confidence, threshold=rule.threshold)
+            robust = certificate.agreeing >= needed_votes(certificate.n, self.survival)
+        already = rule.valid(before, query.target, query.min_prob)
         return Counterfactuals(
             factuals=rows,
-            answers=answers,
+            answers=given.answers,
             n=n,
-            target=self.classes_[target.numpy()],
-            statuses=statuses,
-            probability=after.gather(1, wanted[:, None])[:, 0].double().numpy(),
-            probability_before=before.gather(1, target[:, None])[:, 0].double().numpy(),
-            distance=each.distance(received, x[place]).double().numpy(),
-            changed=changed,
-            repeated=repeated_answers(received, n),
-            certificate=sure,
+            target=self.classes_[query.target],
+            statuses=statuses(already[place], query.space.immovable(x)[place], valid, robust),
+            probability=of_target(after, each.target).astype(np.float64),
+            probability_before=of_target(before, query.target).astype(np.float64),
+            distance=each.space.distance(given.received, each.x).astype(np.float64),
+            changed=given.changed,
+            repeated=repeated_answers(given.received, n),
+            certificate=certificate,
             survival=self.survival,
         )
-
-    def _targets(self, target: Any, current: Tensor) -> tuple[Tensor, bool]:
-        """(B,) class positions, and whether any other class will do."""
-        if target is None:
-            return (current + 1) % len(self.classes_), True
-        if isinstance(target, (str, numbers.Number, np.generic)):
-            target = np.full(len(current), target)
-        wanted = np.asarray(target)
-        if wanted.shape != current.shape:
-            raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got shape {wanted.shape}.")
-        strange = [value for value in dict.fromkeys(wanted.tolist()) if value not in self.classes_.tolist()]
-        if strange:
-            known = enumerate_some([str(label) for label in self.classes_.tolist()], 12)
-            hint = did_you_mean(strange[0], self.classes_.tolist())
-            raise DataError(f"The target {strange[0]!r} is no class of the model, which knows {known}. {hint}".strip())
-        return class_positions(wanted, self.classes_), False
 
     def _space(self, rows: Any) -> Space:
         space = self.hypotheses.space
@@ -415,34 +372,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
                 "These hypotheses do not say what rows they read. Give them a space, e.g."
                 " DeepEnsemble(networks, space=TabularSpace.fit(schema, X))."
             )
-        if self.schema is None:
-            return space
-        if not isinstance(space, TabularSpace):
-            raise SchemaError("A schema is for tables. These hypotheses read images; use vary and ranges.")
-        return space.under(self.schema, rows)
-
-    def _restricted(self, vary: Any, ranges: Any, max_changes: Any, rows: int) -> Space:
-        space = self.space_
-        if vary is None and ranges is None and max_changes is None:
-            return space
-        if isinstance(space, ImageSpace):
-            if max_changes is not None:
-                raise SettingError("'max_changes' is for tables. For images say which pixels may 'vary'.")
-            pictures = space.restrict(vary, ranges)
-            counts = {len(part) for part in (pictures.low, pictures.high, pictures.may_change)} - {1, rows}
-            if counts:
-                raise SchemaError(f"The request speaks of {counts.pop()} pictures. Got {rows} in X.")
-            return pictures
-        assert isinstance(space, TabularSpace)
-        narrower = space.restrict(vary, ranges, max_changes)
-        if narrower.feasible.rows not in (1, rows):
-            raise SchemaError(f"The request speaks of {narrower.feasible.rows} rows. Got {rows} rows in X.")
-        return narrower
+        return space if self.schema is None else space.narrowed(self.schema, rows)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
-        """Learn from encoded rows; `space_`, `roles_`, `decider_` and `classes_` are set."""
+        """Learn from encoded rows; `space_`, `split_`, `decider_` and `classes_` are set."""
         raise NotImplementedError
 
     def _candidates(self, query: Query) -> Tensor:
-        """(K, B, *event) feasible candidates, K >= n."""
+        """(K, B, *event) feasible candidates, K >= n, for a query of tensors."""
         raise NotImplementedError
+
+
+def in_torch(query: Query) -> Query:
+    """The same query with tensors and a space of tensors."""
+    x, target = torch.from_numpy(query.x), torch.from_numpy(query.target)
+    return replace(query, x=x, target=target, space=query.space.tensors)

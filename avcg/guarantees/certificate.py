@@ -19,6 +19,7 @@ from torch import Tensor
 from avcg.errors import DataError, SettingError
 from avcg.guarantees.bounds import Floats, _check_confidence, cantelli, clopper_pearson, markov
 from avcg.hypotheses.predictors import Predictors
+from avcg.models.decision import DecisionRule, of_target
 
 # Answers times hypotheses that are asked at once.
 _ASKED = 2**24
@@ -76,49 +77,38 @@ class Certificate:
 
 
 def certify(
-    hypotheses: Predictors,
-    x: Tensor,
-    target: Tensor,
-    *,
-    confidence: float = 0.95,
-    threshold: float | Tensor | None = None,
+    hypotheses: Predictors, x: Tensor, target: Tensor, *, confidence: float = 0.95, threshold: float | None = None
 ) -> Certificate:
-    """Ask fresh hypotheses about encoded answers.
+    """Ask held-out hypotheses about encoded answers.
 
     Args:
         hypotheses: Drawn independently, never trained against, all with the same weight.
         x: (N, *event) the answers, as people receive them.
-        target: (N,) the wanted class positions.
-        confidence: Of the lower bound, in (0, 1).
-        threshold: Probability of the target from which the decision is for it, one for all or (N,) for each; None: it
-            must be the likeliest class.
+        target: (N,) the class positions asked for.
+        confidence: Confidence of the lower bound, in (0, 1).
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
 
     Raises:
-        SettingError: If the hypotheses have weights, or a parameter cannot be.
+        SettingError: If the hypotheses have weights, or a parameter is out of range.
         DataError: If there is not one target per answer.
     """
     _check_confidence(confidence)
-    weights = hypotheses.weights
+    rule, weights = DecisionRule(threshold), hypotheses.weights
     if not torch.allclose(weights, torch.full_like(weights, 1.0 / len(weights)), atol=1e-6):
         raise SettingError(
             "A certificate counts draws, so hypotheses must have equal weights. Draw them by weight first."
         )
-    needed = None if threshold is None else torch.as_tensor(threshold, dtype=torch.float64, device=x.device)
-    if needed is not None and not bool(((needed > 0) & (needed < 1)).all()):
-        raise SettingError(f"The 'threshold' of certify must be in (0, 1). Got {threshold!r} instead.")
     if target.shape != x.shape[:1]:
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
-    if needed is not None:
-        needed = needed.expand(len(x))
     # Models of frames are asked about all their rows at once; of codes, about so many that memory is bounded.
     at_once = max(1, len(x) if hypotheses.boxes else _ASKED // len(weights))
     parts = [
-        _ask(hypotheses, x[some], target[some].to(x.device), None if needed is None else needed[some])
+        _ask(hypotheses, x[some], target[some].to(x.device), rule)
         for some in (slice(start, start + at_once) for start in range(0, len(x), at_once))
     ]
     agreeing, mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
     # For more than two classes a target can win below one half; one half is enough for it to win.
-    line = 0.5 if needed is None else needed.double().cpu().numpy()
+    line = 0.5 if threshold is None else np.where(target.cpu().numpy() == 1, threshold, 1.0 - threshold)
     return Certificate(
         n=len(weights),
         agreeing=agreeing,
@@ -132,16 +122,15 @@ def certify(
 
 
 def _ask(
-    hypotheses: Predictors, x: Tensor, target: Tensor, needed: Tensor | None
+    hypotheses: Predictors, x: Tensor, target: Tensor, rule: DecisionRule
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """For each answer how many agree, and the mean and the variance of the target's probability."""
+    """For each answer how many hypotheses agree, and the mean and the variance of the target's probability."""
     with torch.no_grad():
         probabilities = hypotheses.probabilities(x)
-    of_target = probabilities.gather(-1, target.expand(len(probabilities), -1)[..., None])[..., 0]
-    valid = probabilities.argmax(dim=-1) == target if needed is None else of_target >= needed.to(of_target.dtype)
-    exact = of_target.double()
+    rule.check_classes(probabilities.shape[-1])
+    exact = of_target(probabilities, target).double()
     return (
-        valid.sum(dim=0).cpu().numpy(),
+        rule.accepts(probabilities, target).sum(dim=0).cpu().numpy(),
         exact.mean(dim=0).cpu().numpy().clip(0.0, 1.0),
         exact.var(dim=0, correction=0).cpu().numpy(),
     )

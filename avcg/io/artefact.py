@@ -35,11 +35,12 @@ from avcg.io.folder import (
 )
 from avcg.io.hypotheses import PARTS, Packer, Unpacker, as_array
 from avcg.io.onnx import scorer_parts
-from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
+from avcg.io.spaces import kind_of, pack_encoding, pack_limits, unpack_config, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import risk
 from avcg.method.calibration import Calibration
-from avcg.method.decision import Decider
+from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
+from avcg.method.decider import Decider
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.method.generator import Generator
 from avcg.method.objective import Weights
@@ -56,6 +57,9 @@ _WEIGHTS = "weights.safetensors"
 _PROBES, _CROSSED = 16, 128
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "torch")
 _LONGEST_LABEL = 4096
+_CONFIGS: dict[str, Any] = {
+    "search": SearchConfig, "calibration": CalibrationConfig, "distillation": DistillationConfig,
+}  # fmt: skip
 # What a recipe may name: functions of this package, and those that are made with numbers.
 _FUNCTIONS = {
     one.__name__: one
@@ -78,6 +82,7 @@ _CONTENT: dict[Any, Any] = {
     "refined_margin": float,
     "calibration": {
         "margin": float, "promise": float, "met": bool, "survival": float, "n_rows": int, "n_hypotheses": int,
+        "standard_errors": float,
         "frontier": _ROWS,
     },
     "diagnostics": _ROWS,
@@ -215,7 +220,7 @@ def _put_in_place(
     """All that training would have set."""
     rows = tuple(torch.from_numpy(arrays[f"reference.{i}"]) for i in range(len(explainer.classes_)))
     if any(one.shape[1:] != explainer.space_.event_shape or not len(one) for one in rows):
-        raise ArtefactError("The rows of the bank are none of its space.")
+        raise ArtefactError("The stored reference rows do not fit the space.")
     explainer.reference_set_ = ReferenceSet(rows, content["reference_k"])
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.calibration_ = _unpack_calibration(content["calibration"])
@@ -223,7 +228,9 @@ def _put_in_place(
     if students is not None:
         if not isinstance(students, Stacked):
             raise ArtefactError("The students of models that can only be asked must be networks of one make.")
-        explainer.distillation_ = Distillation.of(students, [Fidelity(**one) for one in content["fidelity"]])
+        explainer.distillation_ = Distillation.of(
+            students, [Fidelity(**one) for one in content["fidelity"]], explainer.recipe_.distillation
+        )
     explainer.generator_ = _unpack_generator(explainer, arrays, content["n_latent"])
     explainer.is_fitted_ = True
 
@@ -345,6 +352,7 @@ def _unpack_calibration(said: Mapping[str, Any]) -> Calibration:
 def _pack_recipe(recipe: Recipe) -> dict[str, Any]:
     said = {one.name: getattr(recipe, one.name) for one in fields(Recipe)}
     said["weights"] = asdict(recipe.weights)
+    said |= {name: asdict(getattr(recipe, name)) for name in _CONFIGS}
     said["risk"], said["distance"] = _pack_function(recipe.risk), _pack_function(recipe.distance)
     return said
 
@@ -365,7 +373,8 @@ def _pack_function(function: Any) -> dict[str, Any] | None:
 
 
 def _unpack_recipe(said: Mapping[str, Any]) -> Recipe:
-    pattern: dict[Any, Any] = {f"{name}?": _kind(value) for name, value in vars(Recipe()).items()}
+    pattern: dict[Any, Any] = {f"{name}?": kind_of(value) for name, value in vars(Recipe()).items()}
+    pattern |= {f"{name}?": dict for name in _CONFIGS} | {"margins?": [float, float], "noise?": [float, float]}
     pattern |= {"weights?": {f"{one.name}?": float for one in fields(Weights)}, "temperature?": ([float, float], None)}
     pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"forgotten": str}, None))
     wrong = validate(said, pattern, "recipe")
@@ -373,15 +382,9 @@ def _unpack_recipe(said: Mapping[str, Any]) -> Recipe:
         raise ArtefactError(f"This is no recipe: {wrong}.")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     values |= {"weights": Weights(**said["weights"])} if "weights" in said else {}
+    values |= {name: unpack_config(kind, said[name]) for name, kind in _CONFIGS.items() if name in said}
     values |= {name: _unpack_function(said[name]) for name in ("risk", "distance") if name in said}
     return Recipe(**values)
-
-
-def _kind(value: Any) -> Any:
-    """What a setting must be, by its default."""
-    if isinstance(value, tuple):
-        return [float, float] if isinstance(value[0], float) else [int]
-    return type(value)
 
 
 def _unpack_function(said: Mapping[str, Any] | None) -> Any:

@@ -23,7 +23,6 @@ from avcg.io.scorer import GENERATOR, JUDGES, TABLES
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors
 from avcg.method.generator import Condition, Generator
-from avcg.method.tries import CONFIDENCE, LATENTS_EACH
 from avcg.space.relax import Relaxation
 from avcg.space.tabular import TabularSpace
 
@@ -149,9 +148,10 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     _, arrays = pack_encoding(space.encoding, space.feasible.links)
     arrays |= pack_limits(space.encoding, space.feasible)
     arrays |= {f"reference.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.reference_set_.rows)}
-    arrays |= {f"noise.{count}": explainer._noise(count).numpy() for count in range(1, LATENTS_EACH * MOST_ANSWERS + 1)}
+    config = explainer.recipe_.search
+    arrays["latents"] = explainer.search.latents(max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents))
     arrays["deployed.weights"], arrays["judges.weights"] = deployed.weights.numpy(), train.weights.numpy()
-    bounds = clopper_pearson(np.arange(n_test + 1), n_test, CONFIDENCE) if n_test else np.zeros(1)
+    bounds = clopper_pearson(np.arange(n_test + 1), n_test, config.confidence) if n_test else np.zeros(1)
     files = {
         GENERATOR: generator,
         JUDGES: judge_graph(Joined(everyone), torch.cat([rows[:64] for rows in explainer.reference_set_.rows])),

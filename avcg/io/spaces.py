@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.errors import ArtefactError, MissingExtraError
+from avcg.errors import ArtefactError, MissingExtraError, SettingError
 from avcg.io.folder import validate
-from avcg.method.tries import LATENTS_EACH, RETRY_LATENTS
+from avcg.method.config import SearchConfig
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
@@ -26,11 +26,14 @@ _LIMITS = ("low", "high", "no_fall", "no_rise", "may_enter", "max_changes")
 _PACKED = {"kind?": "table", "schema": str, "scaling": ("standard", "minmax")}
 _CLOSE = 1e-4  # by which shares may differ from 1 in all
 # What of a manifest a scorer reads.
+Config = TypeVar("Config")
+
 _SCORED: dict[Any, Any] = {
     "space": dict,
     "classes": {"values": [(bool, float, str)], ...: object},
     "settings": {"survival": float, "threshold": (float, None), ...: object},
     "calibration": {"margin": float, ...: object},
+    "recipe": {"search": dict, ...: object},
     "scorer": {"n_deployed": int, "n_judges": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
@@ -102,6 +105,32 @@ def _array(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, *shape: int
     return arrays[name]
 
 
+def unpack_config(kind: type[Config], said: Mapping[str, Any]) -> Config:
+    """A dataclass of numbers, texts and tuples of numbers, from plain values.
+
+    Args:
+        kind: The dataclass, every field with a default.
+        said: By field.
+
+    Raises:
+        ArtefactError: If a field is unknown, or cannot be what it should.
+    """
+    wrong = validate(said, {f"{name}?": kind_of(value) for name, value in vars(kind()).items()})
+    if wrong is None:
+        try:
+            return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+        except SettingError as error:
+            wrong = str(error)
+    raise ArtefactError(f"This is not a {kind.__name__}: {wrong}.")
+
+
+def kind_of(value: Any) -> Any:
+    """What a stored setting must be, by its default."""
+    if isinstance(value, tuple):
+        return [float] if isinstance(value[0], float) else [int]
+    return type(value)
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """What a scorer answers from, beside its graphs.
@@ -117,8 +146,9 @@ class Scored:
         weights: (I,) of the models in force, which are the first of the teachers.
         judge_weights: (T,) of the teachers.
         bounds: (F + 1,) what is proven where so many of F set-aside models agree.
-        noise: By the number of latents, (K, L).
-        n_reference: For each class, (B, D) rows.
+        latents: (K, L) noise of the latent variables.
+        config: What is tried beyond one pass.
+        references: For each class, (m, D) rows.
     """
 
     encoding: Encoding
@@ -131,8 +161,9 @@ class Scored:
     weights: Codes
     judge_weights: Codes
     bounds: Floats
-    noise: Mapping[int, Codes]
-    reference: Sequence[Codes]
+    latents: Codes
+    config: SearchConfig
+    references: Sequence[Codes]
 
 
 def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Scored:
@@ -156,10 +187,10 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     if not (1 <= deployed <= judges and test >= 0):
         raise ArtefactError(f"There cannot be {deployed} deployed models of {judges}, and {test} held out.")
     encoding, feasible = unpack_encoding(manifest["space"], arrays)
-    latents = sum(name.startswith("noise.") for name in arrays)
-    size = arrays["noise.1"].size if "noise.1" in arrays else 0
-    if latents < max(LATENTS_EACH, RETRY_LATENTS) or not size:
-        raise ArtefactError(f"There are {latents} sets of latents of size {size}, which is too little to answer with.")
+    config = unpack_config(SearchConfig, manifest["recipe"]["search"])
+    count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
+    if count < max(config.latents_per_answer, config.retry_latents) or not size:
+        raise ArtefactError(f"There are {count} latents of size {size} stored, which is too little to answer with.")
     found = Scored(
         encoding=encoding,
         feasible=feasible,
@@ -171,8 +202,9 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         weights=_array(arrays, "deployed.weights", "f", deployed),
         judge_weights=_array(arrays, "judges.weights", "f", judges),
         bounds=_array(arrays, "lower_bounds", "f", test + 1),
-        noise={count: _array(arrays, f"noise.{count}", "f", count, size) for count in range(1, latents + 1)},
-        reference=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
+        latents=_array(arrays, "latents", "f", count, size),
+        config=config,
+        references=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
     )
     for weights in (found.weights, found.judge_weights):
         if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _CLOSE:

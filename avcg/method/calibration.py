@@ -6,14 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.query import Query
-
-# Standard errors over hypotheses by which a promise is kept clear.
-CLEAR = 2.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,6 +24,7 @@ class Calibration:
         met: Whether it held at that margin.
         survival: The share of (row, hypothesis) pairs that agreed at it.
         frontier: By margin: survival with its standard error over hypotheses, validity, distance and changes.
+        standard_errors: Standard errors over hypotheses by which the promise was to be kept clear.
         n_rows: Rows it was measured on.
         n_hypotheses: Hypotheses it was measured by.
     """
@@ -37,11 +36,12 @@ class Calibration:
     frontier: pd.DataFrame
     n_rows: int
     n_hypotheses: int
+    standard_errors: float = 2.0
 
     @property
     def best(self) -> float:
         """The highest survival that any margin keeps clear of its error."""
-        return float((self.frontier["survival"] - CLEAR * self.frontier["error"]).max())
+        return float((self.frontier["survival"] - self.standard_errors * self.frontier["error"]).max())
 
     def __str__(self) -> str:
         where = f"{self.n_hypotheses} hypotheses agree on {self.n_rows} rows that were not trained on"
@@ -69,6 +69,7 @@ def calibrate(
     decider: Decider,
     hypotheses: Predictors,
     promise: float,
+    standard_errors: float = 2.0,
 ) -> Calibration:
     """Choose the least margin that keeps a promise; where none does, the one that comes closest.
 
@@ -81,23 +82,25 @@ def calibrate(
         decider: The model in force.
         hypotheses: Not trained on either.
         promise: The share of models that is to agree.
+        standard_errors: Standard errors over hypotheses by which the promise must be kept clear.
     """
+    x, target, space = torch.from_numpy(query.x), torch.from_numpy(query.target), query.space.tensors
     rows = []
     for margin in margins:
         answers = answer(margin)
-        survival, error = survival_of(decider, hypotheses, answers, query.target)
-        valid = decider.valid(decider.probabilities(answers), query.target)
+        survival, error = survival_of(decider, hypotheses, answers, target)
+        valid = decider.valid(decider.probabilities(answers), target)
         rows.append(
             {
                 "margin": margin,
                 "survival": survival,
                 "error": error,
                 "validity": float(valid.float().mean()),
-                "distance": float(query.space.distance(answers, query.x).mean()),
-                "changes": float(query.space.count_changes(answers, query.x).mean()),
+                "distance": float(space.distance(answers, x).mean()),
+                "changes": float(space.count_changes(answers, x).mean()),
             }
         )
-    holds = [min(row["survival"] - CLEAR * row["error"], row["validity"]) >= promise for row in rows]
+    holds = [min(row["survival"] - standard_errors * row["error"], row["validity"]) >= promise for row in rows]
     survivals = [row["survival"] for row in rows]
     chosen = holds.index(True) if any(holds) else survivals.index(max(survivals))
     return Calibration(
@@ -108,4 +111,5 @@ def calibrate(
         frontier=pd.DataFrame(rows).set_index("margin"),
         n_rows=len(query.x),
         n_hypotheses=len(hypotheses),
+        standard_errors=standard_errors,
     )

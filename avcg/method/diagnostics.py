@@ -6,16 +6,18 @@ import math
 import warnings
 
 import pandas as pd
+import torch
 from torch import Tensor
 
 from avcg.method.generator import DiagonalNormal
 from avcg.method.query import Query
+from avcg.space.encoding import Codes
 
 # Below this, people hardly differ in what they are told; a latent unit below that variance says nothing.
 COLLAPSED, _ACTIVE = 0.1, 0.01
 
 
-def look(query: Query, posterior: DiagonalNormal, answers: Tensor) -> dict[str, float]:
+def look(query: Query, posterior: DiagonalNormal, answers: Codes) -> dict[str, float]:
     """KL, latent units in use, how much people's answers differ, how much is changed.
 
     Args:
@@ -23,11 +25,12 @@ def look(query: Query, posterior: DiagonalNormal, answers: Tensor) -> dict[str, 
         posterior: Theirs.
         answers: (B, *event) to them.
     """
+    x, target, given = (torch.from_numpy(part) for part in (query.x, query.target, answers))
     return {
         "kl": float(posterior.kl().mean()),
         "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
-        "personalisation": personalisation(answers, query.x, query.target),
-        "changes": float(query.space.count_changes(answers, query.x).mean()),
+        "personalisation": personalisation(given, x, target),
+        "changes": float(query.space.tensors.count_changes(given, x).mean()),
     }
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
+from avcg.method.config import DistillationConfig
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query
 from avcg.method.refine import Deadline, prune
@@ -26,14 +27,7 @@ from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
 from avcg.space.base import Space
-
-_HIDDEN = (64, 64)
-_FIRST = Training(epochs=25, batch_size=512, learning_rate=4e-3, patience=None, schedule="one_cycle")
-_LATER = Training(epochs=10, batch_size=512, learning_rate=2e-3, patience=None, schedule="one_cycle")
-_MOST_ROWS = 20_000  # of the training rows, and of what has been learnt since
-_FEWEST_CROSSED = 4000
-_SPREAD = 2.0  # deviations, as in the hinge the generator is trained with
-_CERTAIN = 1e-3  # no student is taught to be surer than this: a forest's 0 has no log-odds
+from avcg.space.encoding import Codes
 
 
 @dataclass(frozen=True)
@@ -61,7 +55,8 @@ class Distillation:
         train: The models to stand in for beside it.
         x: (N, D) training rows.
         space: Theirs.
-        generator: Of everything.
+        generator: Random numbers for everything.
+        config: How they are trained.
 
     Attributes:
         students: Of the models in force, then of the teachers.
@@ -69,38 +64,46 @@ class Distillation:
     """
 
     def __init__(
-        self, deployed: Predictors, train: Predictors, x: Tensor, space: Space, generator: torch.Generator
+        self,
+        deployed: Predictors,
+        train: Predictors,
+        x: Tensor,
+        space: Space,
+        generator: torch.Generator,
+        config: DistillationConfig,
     ) -> None:
+        self._config = config
         if x.dim() != 2:
             raise SettingError("Only models of tables have students. Models of images need gradients: give networks.")
         self._models, self._n_deployed, self._space = Joined([deployed, train]), len(deployed), space
         self.fidelity: list[Fidelity] = []
-        order = torch.randperm(len(x), generator=generator)[:_MOST_ROWS]
+        order = torch.randperm(len(x), generator=generator)[: config.max_rows]
         share = len(order) // 10
         held, kept = order[: max(1, share)], order[share:]  # of very few rows, one is both
         own = x[kept]
         # Rows with features from two people: answers lie where no one has been yet.
-        pairs = torch.randint(len(own), (2, max(len(own), _FEWEST_CROSSED)), generator=generator)
+        pairs = torch.randint(len(own), (2, max(len(own), config.crossed_rows)), generator=generator)
         self._x = torch.cat([own, space.cross(own[pairs[0]], own[pairs[1]], generator)])
         self._said = self._ask(self._x)
         self._n_first = len(self._x)
         numbers = torch.nonzero(~space.is_logit.expand(x.shape[1])).flatten()
         ramps = PiecewiseLinearEncoding(own, numbers.tolist())
-        layers = mlp(ramps.n_outputs, self._said.shape[-1], _HIDDEN, dropout=0.0, generator=generator)
+        layers = mlp(ramps.n_outputs, self._said.shape[-1], config.hidden, dropout=0.0, generator=generator)
         network = nn.Sequential(ramps, layers)
-        self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), _FIRST, generator, fresh=True)
+        self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), generator, start=True)
         self._look("training", x[held], self._ask(x[held]))
 
     @classmethod
-    def of(cls, students: Stacked, fidelity: Sequence[Fidelity]) -> Distillation:
+    def of(cls, students: Stacked, fidelity: Sequence[Fidelity], config: DistillationConfig) -> Distillation:
         """Students as they were taught elsewhere; they can be asked, and not be corrected.
 
         Args:
             students: Of the models in force, then of the teachers.
             fidelity: How well they stood in.
+            config: How they were trained.
         """
         made = cls.__new__(cls)
-        made.students, made.fidelity = students, list(fidelity)
+        made.students, made.fidelity, made._config = students, list(fidelity), config
         return made
 
     def teach(self) -> tuple[FiniteSet, Predictors]:
@@ -120,28 +123,32 @@ class Distillation:
         self._look("answers", answers, said)
         self._x, self._said = torch.cat([self._x, answers]), torch.cat([self._said, said], dim=1)
         new = torch.arange(self._n_first, len(self._x))
-        old = torch.randperm(self._n_first, generator=generator)[: max(len(new), _MOST_ROWS // 4)]
-        self.students = self._taught(self.students, torch.cat([old, new]), _LATER, generator)
+        old = torch.randperm(self._n_first, generator=generator)[: max(len(new), self._config.max_rows // 4)]
+        self.students = self._taught(self.students, torch.cat([old, new]), generator)
 
-    def leaner(self, query: Query, answers: Tensor, margins: Sequence[Tensor]) -> Tensor:
+    def leaner(self, query: Query, answers: Codes, margins: Codes, *, rounds: int) -> Codes:
         """The answers, and after them without what the students say they do not need: no model is asked for that.
 
         Args:
             query: What was asked.
             answers: (B, D) feasible answers.
-            margins: (B,) each, log-odds that the students' mean less two deviations must keep.
+            margins: (R, B) log-odds that the students' mean less some standard deviations must keep.
+            rounds: Rounds of taking changes back, at most.
 
         Returns:
-            (1 + margins, B, D).
+            (1 + R, B, D).
         """
-        students = self.students
+        students, spread, space = self.students, self._config.spread, query.space.tensors
+        x, target, given = (torch.from_numpy(part) for part in (query.x, query.target, answers))
 
         def keeps(margin: Tensor, candidates: Tensor, rows: Tensor) -> Tensor:
-            log_p = target_log_probs(students, candidates[None], query.target[rows])
-            return lower_log_odds(log_p, students.weights, _SPREAD)[0] >= margin[rows]
+            log_p = target_log_probs(students, candidates[None], target[rows])
+            return lower_log_odds(log_p, students.weights, spread)[0] >= margin[rows]
 
-        shorter = [prune(query.space, query.x, answers, partial(keeps, one), Deadline()) for one in margins]
-        return torch.stack([answers, *shorter])
+        shorter = [
+            prune(space, x, given, partial(keeps, margin), Deadline(), rounds) for margin in torch.from_numpy(margins)
+        ]
+        return torch.stack([given, *shorter]).numpy()
 
     def report(self) -> pd.DataFrame:
         """How well the students stood in, each time before they were corrected."""
@@ -149,27 +156,30 @@ class Distillation:
 
     def _ask(self, x: Tensor) -> Tensor:
         """(S, N, C) what the models say, but never quite certain."""
-        parts = [self._models.log_probs(part).exp() for part in x.split(_MOST_ROWS)]
+        parts = [self._models.log_probs(part).exp() for part in x.split(self._config.max_rows)]
         found = torch.cat(parts, dim=1)
-        return found * (1.0 - _CERTAIN * found.shape[-1]) + _CERTAIN
+        least = self._config.label_smoothing
+        return found * (1.0 - least * found.shape[-1]) + least
 
-    def _taught(
-        self, start: Stacked, lessons: Tensor, training: Training, generator: torch.Generator, *, fresh: bool = False
-    ) -> Stacked:
-        count = len(self._models)
+    def _taught(self, student: Stacked, lessons: Tensor, generator: torch.Generator, *, start: bool = False) -> Stacked:
+        """The students after training on some rows, from random weights where they ``start``."""
+        count, config = len(self._models), self._config
+        epochs = config.first_epochs if start else config.later_epochs
+        rate = config.first_learning_rate if start else config.later_learning_rate
+        training = Training(epochs, config.batch_size, rate, patience=None, schedule="one_cycle")
         state, _ = fit_stacked(
-            start.network,
+            student.network,
             self._x,
             self._said,
             lessons.expand(count, -1),
             training,
             generator=generator,
-            start=None if fresh else start.overrides,
+            start=None if start else student.overrides,
             loss=_cross_entropy,
             own_targets=True,
             label=f"Training {count} students",
         )
-        return Stacked(start.network, state, self._models.weights)
+        return Stacked(student.network, state, self._models.weights)
 
     @torch.no_grad()
     def _look(self, rows: str, x: Tensor, said: Tensor) -> None:

@@ -15,22 +15,15 @@ from avcg.errors import SettingError, check_int
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
+from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
 from avcg.method.cuda_graphs import GraphedLoss
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Condition, Decoder, Generator
 from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
 from avcg.models.training import Epoch, Training, train
 from avcg.space.base import Space
-from avcg.space.tabular import TabularSpace
-
-# An epoch has at least so many rows: few rows are gone through several times.
-_ROWS_AN_EPOCH = 4096
-# The weights are for a table of so many columns.
-_USUAL_COLUMNS = 14
-# From so many rows on, there is no need to make more of them.
-_MANY_ROWS = 5000
 
 
 def mean_squared(x_cf: Tensor, x: Tensor) -> Tensor:
@@ -73,6 +66,12 @@ class Recipe:
         batch_size: Rows a step.
         learning_rate: The highest of one cycle.
         clip: Largest norm of a gradient.
+        search: What is tried beyond one pass, and how candidates are compared.
+        calibration: How the margin behind a promise is chosen.
+        distillation: How students learn from models that can only be asked.
+        rows_per_epoch: Rows of an epoch, at least: few rows are gone through several times.
+        usual_columns: The number of columns that the weights are for.
+        many_rows: From so many training rows on, none are crossed.
         bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for images; answers
             are computed in float32 all the same.
     """
@@ -104,9 +103,16 @@ class Recipe:
     learning_rate: float = 2e-3
     clip: float = 5.0
     bfloat16: bool = False
+    search: SearchConfig = field(default_factory=SearchConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
+    rows_per_epoch: int = 4096
+    usual_columns: int = 14
+    many_rows: int = 5000
 
     def __post_init__(self) -> None:
-        for name in ("n_latent", "n_hypotheses", "n_latents", "n_reference", "steps", "batch_size"):
+        counts = "n_latent n_hypotheses n_latents n_reference steps batch_size rows_per_epoch usual_columns many_rows"
+        for name in counts.split():
             check_int(getattr(self, name), f"'{name}' of Recipe", 1)
         if not 0 <= self.requests <= 1:
             raise SettingError(f"The 'requests' of Recipe must be a share in [0, 1]. Got {self.requests!r} instead.")
@@ -119,14 +125,11 @@ class Recipe:
 
     def scaled_to(self, space: Space) -> Self:
         """The same with its weights for a space: of many columns, or pixels, each single one says less."""
-        columns = len(space.schema) if isinstance(space, TabularSpace) else math.prod(space.event_shape)
-        scale = _USUAL_COLUMNS / columns
+        scale = self.usual_columns / space.n_features
         weights = self.weights
         scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
-        if (
-            not isinstance(space, TabularSpace) and self.distance is None
-        ):  # a picture's own distance is a mean, a table's a sum
-            scaled = replace(scaled, proximity=_USUAL_COLUMNS * weights.proximity)
+        if space.averages_distance and self.distance is None:
+            scaled = replace(scaled, proximity=self.usual_columns * weights.proximity)
         return replace(self, weights=scaled)
 
     def parted(self, rounds: int) -> list[Self]:
@@ -213,7 +216,7 @@ def fit_generator(
         on_epoch: Called after each pass.
         label: Shown beside the bar on a terminal.
     """
-    n_rows = len(x) * -(-_ROWS_AN_EPOCH // len(x))
+    n_rows = len(x) * -(-recipe.rows_per_epoch // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
     loss = GeneratorLoss(generator, space, x, hypotheses, decider, recipe, plausibility, rng)
@@ -283,7 +286,7 @@ class GeneratorLoss:
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(B, *event) factuals and (B,) their decisions; few rows are made more by crossing."""
         x = self.x[rows]
-        if not self.recipe.crossed or len(self.x) >= _MANY_ROWS:
+        if not self.recipe.crossed or len(self.x) >= self.recipe.many_rows:
             return x, self.current[rows]
         others = self.x[torch.randint(len(self.x), rows.shape, generator=self.rng).to(x.device)]
         alone = torch.rand(len(x), generator=self.rng) >= self.recipe.crossed
@@ -295,7 +298,7 @@ class GeneratorLoss:
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
-        return Condition(x, target, space.constraint_features(x), self.decider.log_odds_at_line(target) + margin)
+        return Condition(x, target, space.constraint_features(x), self.decider.log_odds(target) + margin)
 
     def _hard(self, progress: float) -> float:
         return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)

@@ -18,8 +18,6 @@ Accept = Callable[[Tensor, Tensor], Tensor]
 # From a posterior to (B,) what is to be minimised.
 Score = Callable[[DiagonalNormal], Tensor]
 
-_MOST_ROUNDS = 60
-
 
 @dataclass(frozen=True)
 class Refinement:
@@ -71,7 +69,7 @@ class Deadline:
 
 
 @torch.no_grad()
-def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadline) -> Tensor:
+def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadline, rounds: int) -> Tensor:
     """Take back changes, greatest saving first, while the answers are accepted: all rows at once, round by round.
 
     Args:
@@ -80,13 +78,14 @@ def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadl
         x_cf: (B, *event) feasible answers that are accepted.
         accept: Which candidates will do.
         deadline: The best so far is returned when it has passed.
+        rounds: Rounds of taking changes back, at most.
 
     Returns:
         (B, *event) feasible answers, none dearer than before.
     """
     best, cost = x_cf.clone(), space.distance(x_cf, x)
     alive = torch.arange(len(x), device=x.device)
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(rounds):
         if not len(alive) or deadline.passed:
             break
         mine = space.take(alive)

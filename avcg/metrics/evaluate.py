@@ -21,7 +21,7 @@ from avcg.explainers.base import Explainer
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.diagnostics import personalisation
 from avcg.metrics.functional import (
     column_changes,

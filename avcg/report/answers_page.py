@@ -16,7 +16,7 @@ from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
-from avcg.method.tries import CONFIDENCE
+from avcg.method.config import SearchConfig
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
 from avcg.report.population import (
     Column,
@@ -155,7 +155,7 @@ def _sections(
 
 
 def _confidence(found: Counterfactuals) -> float:
-    return CONFIDENCE if found.certificate is None else found.certificate.confidence
+    return SearchConfig().confidence if found.certificate is None else found.certificate.confidence
 
 
 def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:

@@ -9,7 +9,6 @@ import pandas as pd
 
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
-from avcg.method.calibration import CLEAR
 from avcg.method.diagnostics import COLLAPSED, collapse
 from avcg.report.page import figure, percent, precise, signed
 from avcg.report.svg import Point, Words, curve, frontier, share_bar
@@ -29,7 +28,12 @@ def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
     found = explainer.calibration_
     table = found.frontier
     points = [
-        Point(one["distance"], one["survival"], CLEAR * one["error"], _best(table, one["distance"], one["survival"]))
+        Point(
+            one["distance"],
+            one["survival"],
+            found.standard_errors * one["error"],
+            _best(table, one["distance"], one["survival"]),
+        )
         for one in table.to_dict("records")
     ]
     place = int(np.abs(table.index.to_numpy(np.float64) - found.margin).argmin())

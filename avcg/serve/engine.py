@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
 from avcg.explainers.records import Row
-from avcg.method.tries import CONFIDENCE
+from avcg.method.config import SearchConfig
 from avcg.schema.features import Continuous, Feature, to_python
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
@@ -101,7 +101,7 @@ class ExplainerEngine:
         self.schema = self.encoding.schema
         self.classes = [to_python(label) for label in explainer.classes_]
         self.survival = explainer.survival
-        self.confidence = CONFIDENCE
+        self.confidence = SearchConfig().confidence
         fresh = explainer.split_.test
         self.n_models = 0 if fresh is None else len(fresh)
         self.assumption = assumption

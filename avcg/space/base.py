@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from avcg.schema.schema import Schema
+from avcg.space.codes import CodeSpace
+from avcg.space.encoding import Codes, Flags, Positions
+
+
+@dataclass(frozen=True, eq=False)
+class Delivery:
+    """Answers as people receive them.
+
+    Attributes:
+        answers: The rows in user units, of the kind the factuals are.
+        received: (N, *event) their codes, read off the answers themselves.
+        changed: (N, columns) which cells differ, columns in the order of the rows; None for images.
+        broken: (N,) whether an answer breaks a constraint, by a look that does not know how it was made.
+    """
+
+    answers: Any
+    received: Codes
+    changed: Flags | None
+    broken: Flags
 
 
 class Space(Protocol):
@@ -15,6 +37,37 @@ class Space(Protocol):
     @property
     def event_shape(self) -> tuple[int, ...]:
         """The shape of one encoded row."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """What the columns are and what may change; None where there are no columns."""
+
+    @property
+    def n_features(self) -> int:
+        """How many features a row has: columns, or numbers of an image."""
+
+    @property
+    def averages_distance(self) -> bool:
+        """Whether `distance` is a mean over features and not a sum."""
+
+    @property
+    def codes(self) -> CodeSpace:
+        """The same space for numpy, as a search uses it."""
+
+    def difference(self, other: Space) -> str | None:
+        """What the two read differently, e.g. a column; None: nothing."""
+
+    def narrowed(self, schema: Schema, X: Any) -> Self:
+        """This space under another schema, with links learnt from rows; an error where there are no columns."""
+
+    def restrict_rows(self, vary: Any, ranges: Any, max_changes: Any, rows: int) -> Self:
+        """A narrower space for a query about so many rows."""
+
+    def read(self, X: Any) -> Any:
+        """Rows as exactly as they can be had, for whoever needs them more than once: `encode` takes these too."""
+
+    def deliver(self, x: Codes, rows: Any, read: Any) -> Delivery:
+        """(N, *event) feasible codes to answers beside their factuals, given as rows and as `read` returned them."""
 
     def encode(self, X: Any) -> Tensor:
         """User units to (B, *event), float32."""
@@ -68,3 +121,48 @@ class Space(Protocol):
 
     def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
         """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
+
+
+@dataclass(frozen=True, eq=False)
+class TorchCodes:
+    """The numpy view of a space that is written in torch.
+
+    Attributes:
+        tensors: The space.
+    """
+
+    tensors: Space
+
+    def take(self, rows: Positions) -> TorchCodes:
+        """This space for some of the rows it was restricted for."""
+        return TorchCodes(self.tensors.take(torch.from_numpy(rows)))
+
+    def finalize(self, raw: Codes, x: Codes, gates: Flags | None, quantum: float) -> Codes:  # noqa: ARG002
+        """Decoder output to feasible candidates."""
+        opened = None if gates is None else torch.from_numpy(gates)
+        return self.tensors.finalize(torch.from_numpy(raw), torch.from_numpy(x), opened).numpy()
+
+    def project(self, x_cf: Codes, x: Codes) -> Codes:
+        """The nearest feasible points."""
+        return self.tensors.project(torch.from_numpy(x_cf), torch.from_numpy(x)).numpy()
+
+    def distance(self, x_cf: Codes, x: Codes) -> Codes:
+        """What a change costs."""
+        return self.tensors.distance(torch.from_numpy(x_cf), torch.from_numpy(x)).numpy()
+
+    def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
+        """Distances of each row from each other row."""
+        return self.tensors.pairwise_distance(torch.from_numpy(x), torch.from_numpy(rows)).numpy()
+
+    def constraint_features(self, x: Codes) -> Codes:
+        """What each row may change, as a decoder reads it."""
+        return self.tensors.constraint_features(torch.from_numpy(x)).numpy()
+
+    def immovable(self, x: Codes) -> Flags:
+        """Rows that may change nothing at all."""
+        return self.tensors.immovable(torch.from_numpy(x)).numpy()
+
+    def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> TorchCodes | None:
+        """This space with one change of each answer locked."""
+        narrower = self.tensors.lock_change(torch.from_numpy(x_cf), torch.from_numpy(x), rank)
+        return None if narrower is None else TorchCodes(narrower)

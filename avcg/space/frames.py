@@ -356,10 +356,12 @@ def take_rows(rows: Any, place: Any) -> Any:
     """Some rows of a frame or of images, in the order given.
 
     Args:
-        rows: A frame, or an array.
+        rows: A frame, an array, or values that were read off a frame.
         place: (b,) positions, as a tensor or an array.
     """
     positions = np.asarray(place)
+    if isinstance(rows, Values):
+        return rows.take(positions)
     return (
         rows[positions]
         if isinstance(rows, np.ndarray)

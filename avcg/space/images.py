@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
@@ -11,7 +12,10 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from avcg.errors import DataError, SchemaError
+from avcg.errors import DataError, SchemaError, SettingError
+from avcg.schema.schema import Schema
+from avcg.space.base import Delivery, Space, TorchCodes
+from avcg.space.encoding import Codes
 from avcg.space.relax import inward_clamp
 
 Pixels = NDArray[Any]
@@ -97,6 +101,61 @@ class ImageSpace:
             size=size,
         )
         return space.restrict(vary=may_change, ranges=bounds)
+
+    @property
+    def schema(self) -> None:
+        """None: pixels have no columns."""
+        return None
+
+    @property
+    def n_features(self) -> int:
+        """How many numbers an image has."""
+        return math.prod(self.size)
+
+    @property
+    def averages_distance(self) -> bool:
+        """True: an image's distance is a mean over its numbers."""
+        return True
+
+    @property
+    def codes(self) -> TorchCodes:
+        """The same space for numpy."""
+        return TorchCodes(self)
+
+    def difference(self, other: Space) -> str | None:
+        """Whether the two spaces read images of different sizes."""
+        return None if isinstance(other, ImageSpace) and other.size == self.size else "the size of images"
+
+    def narrowed(self, schema: Schema, X: Pixels) -> Self:  # noqa: ARG002  for tables
+        """Refuse: images have no columns.
+
+        Raises:
+            SchemaError: Always.
+        """
+        raise SchemaError("A schema is for tables. These hypotheses read images; use vary and ranges.")
+
+    def restrict_rows(self, vary: Any, ranges: Any, max_changes: Any, rows: int) -> Self:
+        """A narrower space for a query about so many images; see `restrict`."""
+        if max_changes is not None:
+            raise SettingError("'max_changes' is for tables. For images say which pixels may 'vary'.")
+        narrower = self.restrict(vary, ranges)
+        counts = {len(part) for part in (narrower.low, narrower.high, narrower.may_change)} - {1, rows}
+        if counts:
+            raise SchemaError(f"The query speaks of {counts.pop()} images. Got {rows} in X.")
+        return narrower
+
+    def read(self, X: Pixels) -> Pixels:
+        """Images as they are."""
+        return X
+
+    def deliver(self, x: Codes, rows: Pixels, read: Pixels) -> Delivery:
+        """Feasible codes (N, C, H, W) to images beside their N factuals."""
+        answers = self.decode(torch.from_numpy(x), rows)
+        pixels, here = (_channels_first(part, self.layout).astype(np.float64) for part in (answers, np.asarray(read)))
+        low, high = (bound.numpy() for bound in (self.low, self.high))
+        outside = (pixels < np.minimum(low, here)) | (pixels > np.maximum(high, here)) | ~self.may_change.numpy()
+        broken = ((pixels != here) & outside).any(axis=(1, 2, 3))
+        return Delivery(answers, self.encode(answers).numpy(), None, broken)
 
     @property
     def event_shape(self) -> tuple[int, int, int]:

@@ -50,7 +50,7 @@ def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
         gates: (K, B, n) whether each number moves, and a gap is filled.
     """
     at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
-    missing, wanted = _missing(encoding, x), raw.copy()
+    missing, wanted = missing_numbers(encoding, x), raw.copy()
     wanted[..., at] = np.where(gates | missing, raw[..., at], x[:, at])
     wanted[..., gap_at[with_gaps]] = (missing & ~gates)[..., with_gaps]
     return wanted
@@ -80,7 +80,7 @@ def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: 
 
 def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
     at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
-    missing = _missing(encoding, x)
+    missing = missing_numbers(encoding, x)
     here = np.where(missing, np.nan, encoding.unscaled(x[:, at]))
     wanted = encoding.unscaled(x_cf[..., at])
     numbers = nearest_numbers(encoding, feasible, wanted, here)
@@ -145,7 +145,7 @@ def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flag
         low, high = interval(
             np,
             x[:, encoding.number_at],
-            _missing(encoding, x),
+            missing_numbers(encoding, x),
             encoding.scaled(feasible.low),
             encoding.scaled(feasible.high),
             feasible.no_fall,
@@ -166,7 +166,7 @@ def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     return found
 
 
-def _missing(encoding: Encoding, x: Codes) -> Flags:
+def missing_numbers(encoding: Encoding, x: Codes) -> Flags:
     """(B, n) where the factuals have no number."""
     missing = np.zeros((len(x), len(encoding.numeric)), bool)
     with_gaps = encoding.gap_at >= 0

@@ -21,14 +21,15 @@ from avcg.errors import DataError, SchemaError
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space import frames
+from avcg.space.base import Delivery, Space
+from avcg.space.codes import TableCodes
 from avcg.space.constraints import FeasibleSet, Ranges, Vary, random_requests
-from avcg.space.encoding import Encoding, Flags, Positions, Scaling, Values
+from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
 from avcg.space.project import (
     changes,
     gated,
-    lock_change,
     pairwise_distance,
     project,
     restore,
@@ -78,6 +79,27 @@ class TabularSpace:
     def schema(self) -> Schema:
         """What the columns are and what may change."""
         return self.encoding.schema
+
+    @property
+    def n_features(self) -> int:
+        """How many columns there are."""
+        return len(self.schema)
+
+    @property
+    def averages_distance(self) -> bool:
+        """False: what columns cost is added up."""
+        return False
+
+    @cached_property
+    def codes(self) -> TableCodes:
+        """The same space for numpy."""
+        return TableCodes(self.encoding, self.feasible)
+
+    def difference(self, other: Space) -> str | None:
+        """The first column that the two spaces read differently."""
+        if not isinstance(other, TabularSpace):
+            return "a table" if other is not self else None
+        return self.encoding.difference(other.encoding)
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -269,12 +291,7 @@ class TabularSpace:
 
     def immovable(self, x: Tensor) -> Tensor:
         """(B,) rows that may change nothing at all."""
-        constraint_features = self.constraint_features(x)
-        moves = constraint_features[:, : 2 * self.n_gates].sum(dim=1) > 0
-        elsewhere = constraint_features[:, 2 * self.n_gates : -1].sum(dim=1) > len(self.encoding.blocks)
-        cap = self.feasible.max_changes
-        free = torch.ones(1, dtype=torch.bool) if cap is None else torch.from_numpy(np.array(cap > 0))
-        return ~((moves | elsewhere) & free.to(x.device))
+        return torch.from_numpy(self.codes.immovable(_array(x))).to(x.device)
 
     def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
         """This space with one change of each answer locked: what else could be done?
@@ -284,8 +301,8 @@ class TabularSpace:
             x: (B, D) the factuals.
             rank: Which change, the dearest first from 0. Rows with fewer changes lock nothing.
         """
-        narrower = lock_change(self.encoding, self.feasible, _array(x_cf), _array(x), rank)
-        return None if narrower is None else replace(self, feasible=narrower)
+        narrower = self.codes.lock_change(_array(x_cf), _array(x), rank)
+        return None if narrower is None else replace(self, feasible=narrower.feasible)
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.
@@ -309,7 +326,7 @@ class TabularSpace:
             x.device
         )
 
-    def under(self, schema: Schema, X: Frame) -> Self:
+    def narrowed(self, schema: Schema, X: Frame) -> Self:
         """The same codes under another schema, which may say otherwise what may change, but not what a column is.
 
         Args:
@@ -351,6 +368,25 @@ class TabularSpace:
             SchemaError: If a column does not exist or is frozen, or a range leaves nothing.
         """
         return replace(self, feasible=self.feasible.narrow(self.encoding, vary, ranges, at_most))
+
+    def restrict_rows(self, vary: Any, ranges: Any, max_changes: Any, rows: int) -> Self:
+        """A narrower space for a query about so many rows; see `restrict`."""
+        narrower = self.restrict(vary, ranges, max_changes)
+        if narrower.feasible.rows not in (1, rows):
+            raise SchemaError(f"The query speaks of {narrower.feasible.rows} rows. Got {rows} rows in X.")
+        return narrower
+
+    def deliver(self, x: Codes, rows: Frame, read: Values) -> Delivery:
+        """Feasible codes (N, D) to answers beside their N factuals."""
+        answers = self.decode(torch.from_numpy(x), rows, read)
+        delivered = self.read(answers)
+        order = [self.schema.names.index(name) for name in frames.open_frame(rows).columns]
+        return Delivery(
+            answers=answers,
+            received=self.encoding.encode(delivered),
+            changed=changes(self.encoding, delivered, read)[:, order],
+            broken=np.asarray(violations(self.encoding, self.feasible, delivered, read).any(axis=1)),
+        )
 
     def changed(self, answers: Frame | Values, like: Frame | Values) -> Flags:
         """(B, features) which cells of the answers differ from the factuals, in exact values."""

@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from avcg import Classifier, MCDropout, Recipe, datasets
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Condition, Generator
 from avcg.method.recipe import Lesson
 from avcg.models.precision import full_precision

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.method.decision import Decider
+from avcg.method.decider import Decider
 from avcg.method.generator import Generator
 from avcg.method.recipe import Lesson
 from avcg.method.reference_set import ReferenceSet

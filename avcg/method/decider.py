@@ -1,0 +1,67 @@
+"""The deployed model with its decision rule, in torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avcg.hypotheses.predictors import Predictors
+from avcg.models.decision import DecisionRule
+
+
+@dataclass(frozen=True, eq=False)
+class Decider:
+    """The deployed model with its rule.
+
+    Attributes:
+        predictors: One model, or several whose mean decides.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+    """
+
+    predictors: Predictors
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        DecisionRule(self.threshold)
+
+    @cached_property
+    def rule(self) -> DecisionRule:
+        """How probabilities become a decision."""
+        return DecisionRule(self.threshold)
+
+    def bind_rows(self, rows: Any) -> Decider:
+        """The same, asked about these very rows; see `Predictors.bind_rows`."""
+        return replace(self, predictors=self.predictors.bind_rows(rows))
+
+    @torch.no_grad()
+    def probabilities(self, x: Tensor) -> Tensor:
+        """(N, *event) encoded rows to (N, C) probabilities."""
+        found = self.predictors.predictive(x)
+        self.rule.check_classes(found.shape[1])
+        return found
+
+    def decide(self, probabilities: Tensor) -> Tensor:
+        """(N, C) probabilities to (N,) class positions."""
+        return self.rule.decide(probabilities)
+
+    def valid(self, probabilities: Tensor, target: Tensor, min_prob: float | None = None) -> Tensor:
+        """(N,) whether the decision is for the target, with at least ``min_prob`` where that is asked."""
+        return self.rule.valid(probabilities, target, min_prob)
+
+    def agree(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
+        """(S, N) whether each hypothesis decides for the target by the same rule."""
+        with torch.no_grad():
+            return self.rule.accepts(predictors.probabilities(x), target)
+
+    def agreement(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
+        """(N,) the weighted share of hypotheses that decide for the target."""
+        agree = self.agree(predictors, x, target).to(x.dtype)
+        return torch.einsum("s,sn->n", predictors.weights.to(x.device), agree)
+
+    def log_odds(self, target: Tensor) -> Tensor:
+        """(N,) log-odds of the target at which the decision turns to it."""
+        return self.rule.log_odds(target)

@@ -1,0 +1,164 @@
+"""What a search needs to know about encoded rows and their constraints, in numpy.
+
+`CodeSpace` is the contract; `TableCodes` keeps it for tables with numpy alone, so that a stored explainer answers
+without torch. A space that is written in torch gets it from `avcg.space.base.TorchCodes`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from avcg.space.constraints import FeasibleSet, Ranges, Vary, interval
+from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
+from avcg.space.project import (
+    allowed_entries,
+    changes,
+    charges,
+    gated,
+    lock_change,
+    missing_numbers,
+    pairwise_distance,
+    project,
+    restore,
+    violations,
+)
+
+# Beyond so many units of code, more room makes no difference to a decoder.
+FAR = 3.0
+
+
+class CodeSpace(Protocol):
+    """Encoded rows under constraints: B rows, K candidates a row, ``*event`` one encoded row, all float32 arrays."""
+
+    def take(self, rows: Positions) -> Self:
+        """This space for some of the rows it was restricted for, in the order given."""
+
+    def finalize(self, raw: Codes, x: Codes, gates: Flags | None, quantum: float) -> Codes:
+        """Decoder output to feasible candidates.
+
+        Args:
+            raw: (K, B, *event).
+            x: (B, *event) the factuals.
+            gates: (K, B, n) whether each number moves; None: all that differ do.
+            quantum: Numbers inside their limits are rounded to multiples of this, where a space has numbers.
+        """
+
+    def project(self, x_cf: Codes, x: Codes) -> Codes:
+        """The nearest feasible point of (K, B, *event) candidates."""
+
+    def distance(self, x_cf: Codes, x: Codes) -> Codes:
+        """(..., B) what a change costs."""
+
+    def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
+        """(N, m) what each of x costs to become each of the rows, without prices per change of numbers."""
+
+    def constraint_features(self, x: Codes) -> Codes:
+        """(B, ...) what each row may change, as a decoder reads it."""
+
+    def immovable(self, x: Codes) -> Flags:
+        """(B,) rows that may change nothing at all."""
+
+    def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> Self | None:
+        """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
+
+    @property
+    def tensors(self) -> Any:
+        """The same space for torch; see `avcg.space.base.Space`."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableCodes:
+    """The codes of a table under constraints.
+
+    Attributes:
+        encoding: Scaling and layout of the codes.
+        feasible: What may change.
+    """
+
+    encoding: Encoding
+    feasible: FeasibleSet
+
+    def restrict(self, vary: Vary | None, ranges: Ranges | None, max_changes: Any) -> TableCodes:
+        """A narrower space for one query; see `TabularSpace.restrict`."""
+        return replace(self, feasible=self.feasible.narrow(self.encoding, vary, ranges, max_changes))
+
+    def take(self, rows: Positions) -> TableCodes:
+        """This space for some of the rows it was restricted for."""
+        return self if self.feasible.rows == 1 else replace(self, feasible=self.feasible.take(rows))
+
+    def finalize(self, raw: Codes, x: Codes, gates: Flags | None, quantum: float) -> Codes:
+        """Decoder output (K, B, D) to feasible candidates, numbers inside their limits rounded to a grid of codes."""
+        wanted = raw.copy() if gates is None else gated(self.encoding, raw, x, gates)
+        here, low, high = self._room(x)
+        numbers = np.minimum(np.maximum(wanted[..., self.encoding.number_at], low), high)
+        inside = (numbers > low) & (numbers < high) & (numbers != here)
+        rounded = np.rint(numbers / np.float32(quantum)) * np.float32(quantum)
+        wanted[..., self.encoding.number_at] = np.where(inside, rounded, numbers)
+        return self.project(wanted, x)
+
+    def project(self, x_cf: Codes, x: Codes) -> Codes:
+        """The nearest feasible point of (K, B, D) candidates."""
+        return project(self.encoding, self.feasible, x_cf, x)
+
+    def distance(self, x_cf: Codes, x: Codes) -> Codes:
+        """(..., B) what a change costs at the schema's prices."""
+        return np.asarray(charges(self.encoding, x_cf, x).sum(axis=-1))
+
+    def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
+        """(N, m) what each of x costs to become each of the rows."""
+        return pairwise_distance(self.encoding, x, rows)
+
+    @cached_property
+    def coded(self) -> dict[str, np.ndarray[Any, Any]]:
+        """What differs from query to query, as a decoder is told it; see `FeasibleSet.coded`."""
+        return self.feasible.coded(self.encoding)
+
+    def _room(self, x: Codes) -> tuple[Codes, Codes, Codes]:
+        """(B, n) the numbers, and how low and how high each may go, in codes."""
+        here = x[:, self.encoding.number_at]
+        limits = (self.coded[name] for name in ("low", "high", "no_fall", "no_rise"))
+        return here, *interval(np, here, missing_numbers(self.encoding, x), *limits)
+
+    def constraint_features(self, x: Codes) -> Codes:
+        """(B, 2 n + M + 1); see `TabularSpace.constraint_features`."""
+        here, low, high = self._room(x)
+        sides = np.clip(np.concatenate([here - low, high - here], axis=1), 0.0, FAR) / np.float32(FAR)
+        entries = allowed_entries(self.encoding, self.feasible, x)
+        cap = np.broadcast_to(self.coded["cap"], len(x))[:, None]
+        return np.concatenate([sides, entries, cap], axis=1).astype(np.float32)
+
+    def immovable(self, x: Codes) -> Flags:
+        """(B,) rows that may change nothing at all."""
+        here, low, high = self._room(x)
+        moves = ((here > low) | (high > here)).any(axis=1)
+        elsewhere = allowed_entries(self.encoding, self.feasible, x).sum(axis=1) > len(self.encoding.blocks)
+        cap = self.feasible.max_changes
+        return ~((moves | elsewhere) & (True if cap is None else cap > 0))
+
+    def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> TableCodes | None:
+        """This space with one change of each answer locked: what else could be done?"""
+        narrower = lock_change(self.encoding, self.feasible, x_cf, x, rank)
+        return None if narrower is None else replace(self, feasible=narrower)
+
+    def restore(self, codes: Codes, factuals: Values) -> Values:
+        """Feasible codes (B, D) to exact values; cells that did not change are the factuals' own."""
+        return restore(self.encoding, self.feasible, codes, factuals)
+
+    def changes(self, answers: Values, factuals: Values) -> Flags:
+        """(B, features) which cells differ."""
+        return changes(self.encoding, answers, factuals)
+
+    def violations(self, answers: Values, factuals: Values) -> Flags:
+        """(B, features) where an answer breaks a constraint, judged on exact values."""
+        return violations(self.encoding, self.feasible, answers, factuals)
+
+    @property
+    def tensors(self) -> Any:
+        """The same space for torch."""
+        from avcg.space.tabular import TabularSpace
+
+        return TabularSpace(self.encoding, self.feasible)
