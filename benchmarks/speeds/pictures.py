@@ -16,7 +16,7 @@ from torch import nn
 from avcg import Classifier, MCDropout, Recipe, datasets
 from avcg.method.decider import Decider
 from avcg.method.generator import Condition, Generator
-from avcg.method.recipe import Lesson
+from avcg.method.recipe import GeneratorLoss
 from avcg.models.precision import full_precision
 from avcg.models.training import adam
 
@@ -122,7 +122,7 @@ def _training(
     space, rng = model.space_, torch.Generator().manual_seed(0)
     generator, hypotheses = _generator(model, recipe).to(device), MCDropout(model)
     decider = Decider(hypotheses.deterministic().to(device), None)
-    lesson = Lesson(generator, space, space.encode(X[:2048]).to(device), hypotheses, decider, recipe, None, rng)
+    lesson = GeneratorLoss(generator, space, space.encode(X[:2048]).to(device), hypotheses, decider, recipe, None, rng)
     optimizer = adam(list(generator.parameters()), recipe.learning_rate)
     rows = torch.arange(recipe.batch_size)
 

@@ -18,7 +18,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.method.decider import Decider
 from avcg.method.generator import Generator
-from avcg.method.recipe import Lesson
+from avcg.method.recipe import GeneratorLoss
 from avcg.method.reference_set import ReferenceSet
 from avcg.models.adapter import class_positions
 from avcg.models.networks import draw_state, mlp
@@ -90,7 +90,7 @@ class _Step:
         ).to(device)  # fmt: skip
         bank = ReferenceSet.robust(stacked, self.x, None, recipe.bank, rng) if recipe.weights.plausibility else None
         teachers = FiniteSet(Looped(stacked) if loop else stacked)
-        self.lesson = Lesson(self.generator, space, self.x, teachers, deployed, recipe, bank, rng)
+        self.lesson = GeneratorLoss(self.generator, space, self.x, teachers, deployed, recipe, bank, rng)
         if loop:  # as most code does, each operation by itself
             self.lesson.steady = None
         self.optimizer = adam(list(self.generator.parameters()), recipe.learning_rate)
