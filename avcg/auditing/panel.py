@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,11 +24,13 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Opaque
+from avcg.method.decision import needed_votes, statuses
 from avcg.models.black_box import BlackBox
+from avcg.models.decision import DecisionRule, of_target
 from avcg.models.sklearn import convertible
 from avcg.space.encoding import Flags, Positions
 from avcg.space.frames import open_frame, take_rows
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import TabularSpace, table_of
 
 _DRAWS = 50  # from a distribution that never runs out
 
@@ -55,12 +56,7 @@ class Votes:
 
     def hold(self, survival: float) -> Flags:
         """(N,) whether the promised share of models does."""
-        return np.asarray(self.agreeing >= needed(len(self.valid), survival))
-
-
-def needed(models: int, survival: float) -> int:
-    """The least number of models that keeps a promise."""
-    return math.ceil(models * survival - 1e-9)
+        return np.asarray(self.agreeing >= needed_votes(len(self.valid), survival))
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +88,7 @@ class Panel:
             SettingError: If there are none, or they cannot be asked.
             DataError: If they do not take the rows or do not know a target.
         """
-        if threshold is not None and not 0 < threshold < 1:
-            raise SettingError(f"The 'threshold' of a decision must be in (0, 1). Got {threshold!r} instead.")
+        DecisionRule(threshold)  # which refuses what is not a probability
         if isinstance(models, HypothesisDistribution):
             drawn = _drawn(models)
             return cls(tuple(range(len(drawn))), (), drawn, threshold)
@@ -130,10 +125,11 @@ class Panel:
         if self.drawn is not None:
             return self.drawn
         space, classes = recourse.space_, recourse.classes_
-        if isinstance(space, TabularSpace):
+        table = table_of(space)
+        if table is not None:
             frame = _pandas(rows)
             members = [_member(box, list(frame.columns)) for box in self.models]
-            return FiniteSet(gather(members, frame, space, classes), space, classes)
+            return FiniteSet(gather(members, frame, table, classes), space, classes)
         for model in self.models:
             check_same_reading(None, None, classes, model.classes_)
         asked = [lambda x, one=one: torch.from_numpy(_of_pictures(one, space.decode(x))) for one in self.models]
@@ -158,16 +154,9 @@ class Panel:
         return answers
 
     def _vote(self, found: Floats, classes: NDArray[Any], target: NDArray[Any]) -> tuple[Floats, Floats, Flags]:
-        place, everyone = _places(classes, target), np.arange(len(found))
-        of_target = found[everyone, place]
-        if self.threshold is None:
-            others = found.copy()
-            others[everyone, place] = -np.inf
-            return of_target, (of_target - others.max(axis=1)) / 2, found.argmax(axis=1) == place
-        if len(classes) != 2:
-            raise SettingError(f"A 'threshold' is for two classes. This model has {len(classes)}; leave it out.")
-        beyond = found[:, 1] - self.threshold
-        return of_target, np.where(place == 1, beyond, -beyond), (found[:, 1] >= self.threshold) == (place == 1)
+        place, rule = _places(classes, target), DecisionRule(self.threshold)
+        rule.check_classes(len(classes))
+        return of_target(found, place), rule.lead(found, place), rule.accepts(found, place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,9 +201,10 @@ def replacements(panel: Panel, recourse: Explainer, delivered: Counterfactuals, 
         )
     ask = _Asking(panel, recourse, judges, delivered.survival)
     kept, parts = np.zeros(len(lost), bool), []
-    if isinstance(space, TabularSpace):
-        more = ask.answers(stand, target, *_left(space, stand, factuals))
-        kept = panel.votes(more, target).hold(delivered.survival) & ~space.violations(more, factuals).any(axis=1)
+    table = table_of(space)
+    if table is not None:
+        more = ask.answers(stand, target, *_left(table, stand, factuals))
+        kept = panel.votes(more, target).hold(delivered.survival) & ~table.violations(more, factuals).any(axis=1)
         parts.append((take_rows(more, np.flatnonzero(kept)), np.flatnonzero(kept)))
     if not kept.all():
         rest = np.flatnonzero(~kept)
@@ -248,7 +238,7 @@ class _Asking:
         margins = self.panel.votes(rows, target).margin
         # On whom the promise hinges, of the models in the order of their favour: with the mean of them in force, a row
         # that most accept would count as settled, though the promise is not kept.
-        hinge = np.argsort(-margins, axis=0, kind="stable")[needed(len(margins), self.survival) - 1]
+        hinge = np.argsort(-margins, axis=0, kind="stable")[needed_votes(len(margins), self.survival) - 1]
         parts = []
         for which in np.unique(hinge):
             at = np.flatnonzero(hinge == which)
@@ -290,21 +280,19 @@ def _packaged(
     holds, distance = after.hold(survival), _distance(space, instead, factuals)
     changed = None
     same = distance == 0
-    if isinstance(space, TabularSpace):
-        places = [space.schema.names.index(name) for name in open_frame(factuals).columns]
-        changed = space.changed(instead, factuals)[:, places]
+    table = table_of(space)
+    if table is not None:
+        places = [table.schema.names.index(name) for name in open_frame(factuals).columns]
+        changed = table.changed(instead, factuals)[:, places]
         same = ~changed.any(axis=1)
     mean = (len(after.valid) > 1) & (after.margin.mean(axis=0) >= 0)
     immovable = space.immovable(space.encode(factuals)).numpy()
-    statuses = np.select(
-        [holds & same, holds, immovable, mean], ["already_target", "ok", "infeasible", "not_robust"], "not_valid"
-    )
     return Counterfactuals(
         factuals=factuals,
         answers=instead,
         n=1,
         target=target,
-        statuses=statuses,
+        statuses=statuses(holds & same, immovable & ~holds, holds | mean, holds),
         probability=after.probability.mean(axis=0),
         probability_before=before.probability.mean(axis=0),
         distance=distance,
@@ -346,7 +334,7 @@ class InForce:
     def __init__(self, explainer: Explainer) -> None:
         check_is_fitted(explainer)
         self._explainer, self.classes_ = explainer, explainer.classes_
-        if isinstance(explainer.space_, TabularSpace):
+        if explainer.space_.schema is not None:
             self.feature_names_in_ = np.array(explainer.space_.schema.names, object)
 
     def predict_proba(self, rows: Any) -> Floats:

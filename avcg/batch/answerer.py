@@ -23,7 +23,7 @@ from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artefact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
 from avcg.space.encoding import Flags, Positions
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import TabularSpace, table_of
 
 # Rows answered together at most, and what their number is a multiple of: the last digits of a probability depend on
 # how many there are where these do not fill a product's tiles, and answers must depend neither on how much of a file is
@@ -147,9 +147,10 @@ def opened(path: str, digest: str) -> StoredExplainer:
     explainer, noted = load(path), about(path)
     if digest_of(path) != digest:
         raise ArtefactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
-    if not isinstance(explainer.space_, TabularSpace):
+    table = table_of(explainer.space_)
+    if table is None:
         raise SettingError(f"{path} is about images, and only tables are answered here. Use it from Python.")
-    return StoredExplainer(explainer, explainer.space_, noted)
+    return StoredExplainer(explainer, table, noted)
 
 
 class Answerer:

@@ -26,7 +26,7 @@ from avcg.metrics.functional import columns_changed, distance_to_rows, l1_distan
 from avcg.models.adapter import class_positions
 from avcg.models.classifier import Classifier
 from avcg.report.plots import check_picture, plot_changes
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import table_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -133,8 +133,8 @@ def _figures(explainers: dict[str, Any], X: pd.DataFrame, train: Any, model: Cla
     from rich import box
     from rich.table import Table
 
-    space = model.space_
-    assert isinstance(space, TabularSpace)
+    space = table_of(model.space_)
+    assert space is not None
     table = Table("method", "valid", "survives 10 retrains", "L1", "columns changed", "to 5 nearest of the target",
                   "ms a row", box=box.SIMPLE_HEAD, title=f"{len(X)} people, both directions", title_justify="left",
                   title_style="bold")  # fmt: skip

@@ -27,7 +27,7 @@ from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
 from avcg.space.frames import MOST_CATEGORIES
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import TabularSpace, table_of
 
 _HELD_SHARE, _FEWEST_ROWS, _MOST_OUTCOMES = 0.2, 20, 20
 _MOST_DECIMALS = 4
@@ -349,7 +349,8 @@ def _box(path: str, config: FitConfig, table: Table, space: TabularSpace) -> Bla
 def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
     """What the explainer is worth on rows that nothing was trained on."""
     space, held = explainer.space_, table.held
-    assert isinstance(space, TabularSpace)
+    space = table_of(space)
+    assert space is not None
     decisions = explainer.decide(held)
     denied = held[decisions != table.positive]
     counts = np.unique(table.held_y, return_counts=True)[1]

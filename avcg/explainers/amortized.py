@@ -59,7 +59,7 @@ class Amortized(Explainer):
         """The search at a margin beyond the decision."""
         recipe = self.recipe_
         return Search(
-            panel=self.panel,
+            acceptance=self.acceptance,
             propose=self._propose,
             references=[rows.cpu().numpy() for rows in self.reference_set_.rows],
             latents=partial(latent_noise, self.random_state, self.generator_.n_latent),

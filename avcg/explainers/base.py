@@ -33,7 +33,7 @@ from avcg.method.objective import target_log_probs
 from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
 from avcg.method.refine import Deadline, Refinement, prune
 from avcg.method.risk import lower_log_odds
-from avcg.method.search import Panel, any_class
+from avcg.method.search import Acceptance, any_class
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
 from avcg.models.decision import of_target
@@ -272,13 +272,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Codes, Positions]:
         """(n, B, *event) answers and (B,) what they aim at, for rows that fit in memory."""
         if any_will_do and len(self.classes_) > 2:
-            answers, aimed = any_class(self.panel, query, len(self.classes_), self._answers)
+            answers, aimed = any_class(self.acceptance, query, len(self.classes_), self._answers)
             query = replace(query, target=aimed)
         else:
             answers = self._answers(query)
         if effort is not None:
             answers = self._refined(query, torch.from_numpy(answers), effort, deadline).numpy()
-        return self.panel.ranked(query, answers), query.target
+        return self.acceptance.ranked(query, answers), query.target
 
     def _refined(self, query: Query, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
         """(n, B, *event) the answers with what they do not need taken back; answers that differ stay different."""
@@ -313,12 +313,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return SearchConfig()
 
     @property
-    def panel(self) -> Panel:
+    def acceptance(self) -> Acceptance:
         """Who judges candidates: the deployed model and the hypotheses trained against, never those held out."""
         deployed = self.split_.deployed
         weights = self.judges_.weights.double().numpy()
         shares = deployed.weights.double().numpy()
-        return Panel(self._judge, weights, shares, self.decider_.rule, self.survival, self._search_config)
+        return Acceptance(self._judge, weights, shares, self.decider_.rule, self.survival, self._search_config)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
         """(S, N, C) what the judges say of (N, *event) encoded rows."""
@@ -327,7 +327,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
 
     def _answers(self, query: Query) -> Codes:
         """(n, B, *event) the best n candidates, feasible and different where there are enough."""
-        return self.panel.best(query, self._candidates(in_torch(query)).cpu().numpy())
+        return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
 
     def _package(
         self, rows: Any, read: Any, query: Query, codes: Codes, before: NDArray[Any], space: Space

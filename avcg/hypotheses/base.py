@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from avcg.errors import SettingError, check_int, enumerate_some
 from avcg.hypotheses.predictors import Predictors
 from avcg.space.base import Space
-from avcg.space.tabular import TabularSpace
 
 
 @runtime_checkable
@@ -70,10 +69,10 @@ def check_same_reading(
             f"Hypotheses must speak of the same classes. Got {enumerate_some(classes.tolist())} and"
             f" {enumerate_some(others.tolist())}."
         )
-    if isinstance(one, TabularSpace) and isinstance(other, TabularSpace) and one is not other:
-        difference = one.encoding.difference(other.encoding)
+    if one is not None and other is not None and one is not other:
+        difference = one.difference(other)
         if difference is not None:
             raise SettingError(
-                f"Hypotheses must read one encoding, and these differ in column {difference!r}. Give them one space (of"
-                " given, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use retrains."
+                f"Hypotheses must read one encoding, and these differ in {difference}. Give them one space"
+                " (of from_models, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use retrains."
             )

@@ -13,7 +13,7 @@ from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
-from avcg.space.tabular import TabularSpace
+from avcg.space.base import Space
 
 # Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
 _ONE_IN = 4
@@ -108,7 +108,7 @@ def _set_aside(
 ) -> tuple[FiniteSet, Predictors | None]:
     """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
     weights = members.predictors.weights.cpu().clone()
-    if deployed is not None and len(deployed) == 1 and isinstance(members.space, TabularSpace):
+    if deployed is not None and len(deployed) == 1 and members.space is not None:
         weights[_same(members.predictors, deployed, members.space)] = 0.0
     count = min(count, int((weights > 0).sum()))
     if not count:
@@ -123,12 +123,13 @@ def _set_aside(
     return rest, test
 
 
-def _same(members: Predictors, deployed: Predictors, space: TabularSpace) -> Tensor:
+def _same(members: Predictors, deployed: Predictors, space: Space) -> Tensor:
     """(S,) which hypotheses are the model in force."""
     if isinstance(members, BlackBoxPredictors):  # trees that differ may well agree on a few points
         known = {id(box.model) for box in deployed.boxes}
         return torch.tensor([id(box.model) in known for box in members.members])
-    probe = torch.zeros(3, *space.event_shape) + torch.tensor([[-1.0], [0.0], [1.0]])
+    shape = (-1, *[1] * len(space.event_shape))
+    probe = torch.zeros(3, *space.event_shape) + torch.tensor([-1.0, 0.0, 1.0]).view(shape)
     with torch.no_grad():
         return (members.log_probs(probe) - deployed.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
 

@@ -22,7 +22,7 @@ from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.method.decision import check_delivery, needed_votes, statuses
 from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
-from avcg.method.search import Panel, Search, any_class
+from avcg.method.search import Acceptance, Search, any_class
 from avcg.models.decision import DecisionRule, of_target
 from avcg.schema.schema import Schema
 from avcg.space.codes import TableCodes
@@ -74,7 +74,7 @@ class Scorer:
         self._mean, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
         self._lately = threading.local()  # several threads may ask at once
         rule = DecisionRule(stored.threshold)
-        panel = Panel(
+        acceptance = Acceptance(
             self._judge,
             stored.judge_weights.astype(np.float64),
             stored.weights.astype(np.float64),
@@ -83,7 +83,7 @@ class Scorer:
             stored.config,
         )
         self._search = Search(
-            panel,
+            acceptance,
             self._propose,
             stored.references,
             lambda count: stored.latents[:count],
@@ -152,8 +152,8 @@ class Scorer:
     ) -> list[Row]:
         """Answers to rows that fit in memory."""
         x = np.stack([space.encoding.encode_row(row) for row in rows])
-        panel, rule = self._search.panel, self._search.panel.rule
-        before = panel.deployed_probability(self._asked(x))
+        acceptance, rule = self._search.acceptance, self._search.acceptance.rule
+        before = acceptance.deployed_probability(self._asked(x))
         current = rule.decide(before)
         wanted, any_will_do = target_positions(target, current, self.classes)
         query, codes = Query(x, wanted, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
@@ -162,12 +162,12 @@ class Scorer:
         if len(left):
             part = query.take(left)
             if any_will_do and len(self.classes) > 2:
-                answers, aimed = any_class(panel, part, len(self.classes), self._search.answers)
+                answers, aimed = any_class(acceptance, part, len(self.classes), self._search.answers)
                 part = replace(part, target=aimed)
                 wanted[left] = aimed
             else:
                 answers = self._search.answers(part)
-            answers = panel.ranked(part, answers)
+            answers = acceptance.ranked(part, answers)
             if len(left) < len(x):
                 codes = codes.copy()
                 codes[:, left] = answers
@@ -179,7 +179,7 @@ class Scorer:
         self, rows: Sequence[Mapping[str, Any]], query: Query, codes: Codes, before: Codes, current: Positions
     ) -> list[Row]:
         """Decode, look at what was decoded once more, judge it, and say how it went."""
-        panel, n, space = self._search.panel, query.n, query.space
+        acceptance, n, space = self._search.acceptance, query.n, query.space
         place, each, here = np.arange(len(rows)), query, values_of(space.encoding, rows)
         if n > 1:
             place = np.repeat(place, n)
@@ -189,12 +189,12 @@ class Scorer:
         check_delivery(each.space.violations(values, here).any(axis=1))
         received = space.encoding.encode(values)
         said = self._asked(received)
-        after = panel.deployed_probability(said[: self._n_judges])
-        agreeing = panel.rule.accepts(said[self._n_judges :], each.target).sum(axis=0)
+        after = acceptance.deployed_probability(said[: self._n_judges])
+        agreeing = acceptance.rule.accepts(said[self._n_judges :], each.target).sum(axis=0)
         status = statuses(
-            panel.rule.valid(before, query.target, query.min_prob)[place],
+            acceptance.rule.valid(before, query.target, query.min_prob)[place],
             space.immovable(query.x)[place],
-            panel.rule.valid(after, each.target, query.min_prob),
+            acceptance.rule.valid(after, each.target, query.min_prob),
             agreeing >= needed_votes(self.n_models, self.survival),
         )
         numbers = (

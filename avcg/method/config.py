@@ -30,8 +30,8 @@ class SearchConfig:
         duplicate_penalty: Cost of a candidate that equals an answer already chosen for its row.
         cost_quantum: Costs are rounded to multiples of this before they are compared, and of equal costs the candidate
             proposed first wins, so that the last digits of a float32 product decide nothing.
-        code_quantum: Numbers that the generator proposes inside their limits are rounded to multiples of this, in units of
-            their codes (a standard deviation), for the same reason.
+        code_quantum: Numbers that the generator proposes inside their limits are rounded to multiples of this, in
+            units of their codes (a standard deviation), for the same reason.
         diversity_group: Answers of a row that are all kept apart from each other; more answers are chosen in groups.
         confidence: Confidence of the lower bounds in certificates.
         refined_margin: Log-odds beyond the decision that refining leaves where nothing was calibrated, by the judges'

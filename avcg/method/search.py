@@ -52,7 +52,7 @@ class Propose(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Panel:
+class Acceptance:
     """The judges of candidates: deployed models, whose decision must turn, and hypotheses that were trained against.
 
     Attributes:
@@ -113,11 +113,13 @@ class Panel:
         return answers[order, np.arange(len(query.x))]
 
 
-def any_class(panel: Panel, query: Query, n_classes: int, answer: Callable[[Query], Codes]) -> tuple[Codes, Positions]:
+def any_class(
+    acceptance: Acceptance, query: Query, n_classes: int, answer: Callable[[Query], Codes]
+) -> tuple[Codes, Positions]:
     """Answers where any other class will do: each is aimed at in turn, and the cheapest accepted one is kept.
 
     Args:
-        panel: Who judges.
+        acceptance: Who judges.
         query: Aims at the class after the present one.
         n_classes: C.
         answer: From a query to (n, B, *event) answers.
@@ -126,11 +128,11 @@ def any_class(panel: Panel, query: Query, n_classes: int, answer: Callable[[Quer
         (n, B, *event) answers and (B,) the classes they aim at.
     """
     found, aimed = answer(query).copy(), query.target.copy()
-    lowest = quantise(panel.costs(query, found).max(axis=0), panel.config.cost_quantum)
+    lowest = quantise(acceptance.costs(query, found).max(axis=0), acceptance.config.cost_quantum)
     for step in range(1, n_classes - 1):
         other = replace(query, target=(query.target + step) % n_classes)
         answers = answer(other)
-        cost = quantise(panel.costs(other, answers).max(axis=0), panel.config.cost_quantum)
+        cost = quantise(acceptance.costs(other, answers).max(axis=0), acceptance.config.cost_quantum)
         better = cost < lowest
         found[:, better], aimed[better] = answers[:, better], other.target[better]
         lowest = np.minimum(cost, lowest)
@@ -142,7 +144,7 @@ class Search:
     """Answers from a trained generator.
 
     Attributes:
-        panel: Who judges candidates.
+        acceptance: Who judges candidates.
         propose: The port that makes them.
         references: For each class, (m, *event) rows that all judges accept.
         latents: From a count K to (K, L) standard normal noise, the same for every row and call, so that an answer does
@@ -153,7 +155,7 @@ class Search:
             there is no such step.
     """
 
-    panel: Panel
+    acceptance: Acceptance
     propose: Propose
     references: Sequence[Codes]
     latents: Callable[[int], Codes]
@@ -164,11 +166,11 @@ class Search:
     @property
     def config(self) -> SearchConfig:
         """What is tried."""
-        return self.panel.config
+        return self.acceptance.config
 
     def margins(self, query: Query) -> Codes:
         """(B,) log-odds to aim at: enough for the promise, and for what the query asks."""
-        margin = (self.panel.rule.log_odds(query.target) + self.margin).astype(np.float32)
+        margin = (self.acceptance.rule.log_odds(query.target) + self.margin).astype(np.float32)
         wanted = query.min_prob
         if wanted is None:
             return margin
@@ -182,7 +184,7 @@ class Search:
             return first[None]
         if self.single_pass:
             return np.concatenate([first[None], self.propose(query, margin, self.latents(n - 1))])
-        return self.panel.best(query, np.concatenate([first[None], *self._others(query, margin, first)]))
+        return self.acceptance.best(query, np.concatenate([first[None], *self._others(query, margin, first)]))
 
     def _others(self, query: Query, margin: Codes, first: Codes) -> list[Codes]:
         """Candidates for further answers: latents, margins, reference rows, and doing without the first's changes."""
@@ -208,19 +210,19 @@ class Search:
         answers = self.propose(query, margin)[0]
         if self.single_pass:
             return answers
-        costs = self.panel.costs(query, answers[None])[0]
-        rejected = np.flatnonzero(self.panel.rejected(costs))
+        costs = self.acceptance.costs(query, answers[None])[0]
+        rejected = np.flatnonzero(self.acceptance.rejected(costs))
         if len(rejected):
             answers[rejected] = self._retry(query.take(rejected), margin[rejected], answers[rejected], costs[rejected])
         if self.shorten is not None:
             retry = np.array(self.config.retry_margins, np.float32)[:, None]
             shorter = self.shorten(query, answers, margin + retry)
-            answers = self.panel.best(replace(query, n=1), shorter)[0]
+            answers = self.acceptance.best(replace(query, n=1), shorter)[0]
         return answers
 
     def _retry(self, query: Query, margin: Codes, answers: Codes, costs: Floats) -> Codes:
         """(B, *event) the first accepted of growing margins, a reference row if that is closer, else all there is."""
-        best = _Best(self.panel, query, answers, costs)
+        best = _Best(self.acceptance, query, answers, costs)
         steps = np.array(self.config.margin_steps, np.float32)
         while len(steps):
             left = best.rejected()
@@ -258,28 +260,28 @@ class Search:
 class _Best:
     """The cheapest candidate of each row so far; overwritten by cheaper ones."""
 
-    panel: Panel
+    acceptance: Acceptance
     query: Query
     answers: Codes
     costs: Floats
 
     def rejected(self) -> Positions:
         """Positions of rows that are still without an accepted answer."""
-        return np.flatnonzero(self.panel.rejected(self.costs))
+        return np.flatnonzero(self.acceptance.rejected(self.costs))
 
     def keep(self, rows: Positions, query: Query, candidates: Codes, costs: Floats | None = None) -> None:
         """Keep for some rows the cheapest of (K, b, *event) candidates, where it is cheaper than what there was."""
-        costs = self.panel.costs(query, candidates) if costs is None else costs
-        quantised = quantise(costs, self.panel.config.cost_quantum)
+        costs = self.acceptance.costs(query, candidates) if costs is None else costs
+        quantised = quantise(costs, self.acceptance.config.cost_quantum)
         which, everyone = quantised.argmin(axis=0), np.arange(len(rows))
-        better = quantised[which, everyone] < quantise(self.costs[rows], self.panel.config.cost_quantum)
+        better = quantised[which, everyone] < quantise(self.costs[rows], self.acceptance.config.cost_quantum)
         some, of = rows[better], which[better]
         self.answers[some], self.costs[some] = candidates[of, everyone[better]], costs[of, everyone[better]]
 
     def keep_first(self, rows: Positions, query: Query, candidates: Codes) -> None:
         """The same for steps of growing margin, none beyond the first that is accepted."""
-        costs = self.panel.costs(query, candidates)
-        accepted = ~self.panel.rejected(costs)
+        costs = self.acceptance.costs(query, candidates)
+        accepted = ~self.acceptance.rejected(costs)
         costs[np.cumsum(accepted, axis=0) > accepted] = np.inf
         self.keep(rows, query, candidates, costs)
 

@@ -28,7 +28,6 @@ from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
 from avcg.space.serialize import to_json
-from avcg.space.tabular import TabularSpace
 
 _MOVES = 3  # of a category that are named
 _ROWS_AT_ONCE = 4096  # that models are asked about
@@ -180,7 +179,7 @@ def number_columns(answers: Counterfactuals, explainer: Explainer | None) -> fro
     """
     if answers.changed is None:
         return frozenset()
-    if explainer is not None and isinstance(explainer.space_, TabularSpace):
+    if explainer is not None and explainer.space_.schema is not None:
         return frozenset(feature.name for feature in explainer.space_.schema.numeric)
     rows = nw.from_native(answers.factuals, eager_only=True)
     return frozenset(name for name in rows.columns if rows[name].dtype.is_numeric())

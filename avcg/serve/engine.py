@@ -92,12 +92,13 @@ class ExplainerEngine:
     """
 
     def __init__(self, explainer: Explainer, assumption: str | None = None) -> None:
-        from avcg.space.tabular import TabularSpace
+        from avcg.space.tabular import table_of
 
-        if not isinstance(explainer.space_, TabularSpace):
+        table = table_of(explainer.space_)
+        if table is None:
             raise SettingError("The service answers about rows of a table. This explainer reads images.")
         self._explainer = explainer
-        self.encoding, self.feasible = explainer.space_.encoding, explainer.space_.feasible
+        self.encoding, self.feasible = table.encoding, table.feasible
         self.schema = self.encoding.schema
         self.classes = [to_python(label) for label in explainer.classes_]
         self.survival = explainer.survival

@@ -98,8 +98,9 @@ class TabularSpace:
     def difference(self, other: Space) -> str | None:
         """The first column that the two spaces read differently."""
         if not isinstance(other, TabularSpace):
-            return "a table" if other is not self else None
-        return self.encoding.difference(other.encoding)
+            return "what a row is"
+        column = self.encoding.difference(other.encoding)
+        return None if column is None else f"column {column!r}"
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -426,6 +427,11 @@ class TabularSpace:
     @cached_property
     def _made(self) -> dict[tuple[torch.device, torch.dtype], Relaxation]:
         return {}
+
+
+def table_of(space: object) -> TabularSpace | None:
+    """The space, where it is that of a table; None for images and for nothing."""
+    return space if isinstance(space, TabularSpace) else None
 
 
 def _array(x: Tensor) -> Any:
