@@ -348,8 +348,7 @@ def _box(path: str, config: FitConfig, table: Table, space: TabularSpace) -> Bla
 
 def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
     """What the explainer is worth on rows that nothing was trained on."""
-    space, held = explainer.space_, table.held
-    space = table_of(space)
+    space, held = table_of(explainer.space_), table.held
     assert space is not None
     decisions = explainer.decide(held)
     denied = held[decisions != table.positive]

@@ -74,5 +74,6 @@ def check_same_reading(
         if difference is not None:
             raise SettingError(
                 f"Hypotheses must read one encoding, and these differ in {difference}. Give them one space"
-                " (of from_models, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use retrains."
+                " (of from_models, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use"
+                " retrains."
             )

@@ -61,7 +61,7 @@ class BlackBox:
         if schema is not None and space is not None:
             raise SettingError("A space has a schema already. Give BlackBox the one or the other.")
         rows = _pandas(open_frame(as_rows(X)).to_native())
-        self._space, self._reading = space, (schema, rows)
+        self._space, self._reading = space, None if space is not None else (schema, rows)
         self.model, self.dtypes = model, rows.dtypes
         self.name, self._ask, own = _opened(model, rows, as_array=isinstance(X, np.ndarray))
         self.n_asked = 0
@@ -80,6 +80,7 @@ class BlackBox:
         """From codes to frames; learnt when first needed, since who only judges rows has no use for it."""
         if self._space is not None:
             return self._space
+        assert self._reading is not None
         schema, rows = self._reading
         return TabularSpace.fit(schema or schema_with_gaps(rows), rows)
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.space.images import ImageSpace, Pixels
+from avcg.space.images import Pixels, layout_of
 
 _LARGEST = 96  # pixels of a side
 # What rises is blue and what falls is vermilion, told apart by those who see no red or no green; grey: as before.
@@ -40,8 +40,7 @@ def triples(answers: Counterfactuals, explainer: Explainer | None = None) -> lis
     Raises:
         DataError: If where the channels are cannot be read off the shape.
     """
-    space = None if explainer is None else explainer.space_
-    layout = space.layout if isinstance(space, ImageSpace) else ImageSpace.fit(answers.factuals[:1]).layout
+    layout = layout_of(None if explainer is None else explainer.space_, answers.factuals)
     before = _small(answers.factuals, layout)
     after = _small(answers.answers, layout)
     low, high = min(before.min(), after.min()), max(before.max(), after.max())

@@ -354,6 +354,11 @@ class ImageSpace:
         return values[:, None, None]
 
 
+def layout_of(space: object, images: Pixels) -> Layout:
+    """Where the channels of images are: as their space says, or else as their shape does."""
+    return space.layout if isinstance(space, ImageSpace) else _layout(images.shape, None)
+
+
 def _layout(shape: tuple[int, ...], channels: Layout | None) -> Layout:
     if channels is not None:
         if channels not in ("none", "last", "first"):
