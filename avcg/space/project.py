@@ -10,7 +10,7 @@ import numpy as np
 from avcg.errors import DataError
 from avcg.schema.features import Continuous
 from avcg.space.constraints import FeasibleSet, enterable, interval, own_slots
-from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values, multiple
+from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.space.links import follow, leadable
 
 # A code says no more than this about a number, in units of its scale.
@@ -128,14 +128,21 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
     """The first and the last multiple of a step within bounds, counted in steps; crossed where there is none.
 
     Checked on the multiples themselves, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
+
+    A number that moves ends on a multiple that float64 holds exactly. From 2**53 on, every float64 is a whole number,
+    but a bound may have been rounded outward when it was read: the next float64 inward is within it. Multiples of any
+    other step can be counted exactly up to there only.
     """
     first, last = np.ceil(low / step), np.floor(high / step)
-    if step == 1:  # nothing to be rounded
-        return first, last
+    if step == 1:
+        first = np.where(np.abs(low) >= EXACT, np.nextafter(low, np.inf), first)
+        return first, np.where(np.abs(high) >= EXACT, np.nextafter(high, -np.inf), last)
     first = np.where(multiple(first - 1, step, decimals) >= low, first - 1, first)
     last = np.where(multiple(last + 1, step, decimals) <= high, last + 1, last)
     first = np.where(multiple(first, step, decimals) < low, first + 1, first)
-    return first, np.where(multiple(last, step, decimals) > high, last - 1, last)
+    last = np.where(multiple(last, step, decimals) > high, last - 1, last)
+    most = np.floor((EXACT - 1) / max(step, 1.0))
+    return np.maximum(first, -most), np.minimum(last, most)
 
 
 def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
