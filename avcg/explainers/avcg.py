@@ -120,7 +120,7 @@ class AVCG(Amortized):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
-        held, chosen = _hold_back(x, rng)
+        held, chosen = _hold_back(x, self.space_.immovable(x), rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
             self.space_,
@@ -172,20 +172,18 @@ class AVCG(Amortized):
         query = self._held_query(held, rng)
         self.calibration_ = self._calibrate(query, recipe)
         if not recipe.single_pass:
-            few = query.take(torch.arange(min(len(held), _REFINED_ROWS)))
-            self.refined_margin_ = self._calibrate_refining(few)
+            self.refined_margin_ = self._calibrate_refining(query.take(torch.arange(len(held))[:_REFINED_ROWS]))
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
-        """Rows that were not trained on, each asking for another class than it has."""
+        """Rows as they are, each asking for another class than it has."""
         current = self.decider_.decide(self.decider_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
-        able = torch.nonzero(~self.space_.immovable(held)).flatten()
-        return Query(held, target, self.space_, 1).take(able if len(able) else torch.arange(len(held)))
+        return Query(held, target, self.space_, 1)
 
     def _attempts(self, x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
         """(N, *event) answers to training rows as they are now, at any margin and under any request."""
-        rows = torch.randint(len(x), (_ATTEMPTS,), generator=rng)
-        query = self._held_query(x[rows], rng)
+        able = x[~self.space_.immovable(x)]
+        query = self._held_query(able[torch.randint(len(able), (_ATTEMPTS,), generator=rng)], rng)
         chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
         some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance))
         low, high = recipe.margins
@@ -283,21 +281,33 @@ class AVCG(Amortized):
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
-        held, chosen = _hold_back(x, rng)
+        still = renewed.space_.immovable(x)
+        held, chosen = _hold_back(x, still, rng)
         renewed.reference_set_ = ReferenceSet.robust(renewed.judges_, x[chosen], None, recipe.n_reference, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
+            chosen = chosen[~still[chosen]]
             gaps = torch.tensor(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())
             chosen = chosen[gaps.argsort(descending=True)[: -(-len(chosen) // 2)]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed
 
 
-def _hold_back(x: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Positions of rows to choose the margin by, and of those to train on."""
-    if len(x) < 2:
-        raise DataError(f"A generator needs at least two rows to train on. Got {len(x)}.")
+def _hold_back(x: Tensor, immovable: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of rows to choose the margin by, which all can change something, and of those to train on.
+
+    Args:
+        x: (N, *event) encoded rows.
+        immovable: (N,) rows that may change nothing: there is no answer to them, but others may become like them.
+        rng: Of the choice.
+    """
+    able = int((~immovable).sum())
+    if able < 2:
+        raise DataError(
+            f"A generator needs at least two rows to train on that may change something. Got {able} of {len(x)}."
+        )
     order = torch.randperm(len(x), generator=rng)
+    order = order[immovable[order].sort(stable=True).indices]
     most = max(_HELD_CODES // x[0].numel(), _HELD_LEAST)
-    count = min(max(round(_HELD_SHARE * len(x)), min(_HELD_LEAST, len(x) // 3), 1), most)
+    count = min(max(round(_HELD_SHARE * able), min(_HELD_LEAST, able // 3), 1), most)
     return order[:count], order[count:]

@@ -144,6 +144,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
         self.decider_ = Decider(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
+        if bool(self.space_.immovable(x).all()):
+            raise SchemaError(
+                f"None of the {len(x)} training rows may change anything, so there is nothing to learn. Free a column"
+                " of the schema, widen a range, or allow at least one change."
+            )
         self.refined_margin_ = _REFINED_MARGIN
         probabilities = self.decider_.probabilities(x[:2])
         known = self.hypotheses.classes

@@ -39,9 +39,9 @@ from avcg.method.tries import (
 )
 from avcg.schema.features import to_python
 from avcg.schema.schema import Schema
-from avcg.space.constraints import FeasibleSet, Ranges, Vary, interval
+from avcg.space.constraints import FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Flags, Floats, Positions, Values
-from avcg.space.project import allowed_entries, changes, charges, lock_change, pairwise_distance, project, restore
+from avcg.space.project import changes, charges, immovable, lock_change, pairwise_distance, project, restore
 from avcg.space.records import values_of, written
 
 _AT_ONCE = 512  # answers
@@ -369,9 +369,10 @@ class Scorer:
         """Decode, judge what was decoded, and say how it went."""
         x, target, n = query.x, query.target, len(found)
         already = self._valid(before, target, query.min_prob)
-        immovable = ~already & (found == x).all(axis=(0, 2))
-        if immovable.any():  # who can move a little is not, even if it does not help
-            immovable[immovable] = self._immovable(query.take(np.flatnonzero(immovable)))
+        stays = ~already & (found == x).all(axis=(0, 2))
+        if stays.any():  # who can move a little is not, even if it does not help
+            unmoved = query.take(np.flatnonzero(stays))
+            stays[stays] = immovable(self.encoding, unmoved.feasible, unmoved.x)
         found = np.where(already[:, None], x, found) if already.any() else found
         place, each, here = np.arange(len(x)), query, values_of(self.encoding, rows)
         if n > 1:
@@ -384,7 +385,7 @@ class Scorer:
         agreeing = self._agree(said[self._n_judges :], each.target).sum(axis=0)
         robust = agreeing >= (self.survival - 1e-9) * self.n_models
         valid = self._valid(after, each.target, query.min_prob)
-        flags = zip(already[place].tolist(), immovable[place].tolist(), valid.tolist(), robust.tolist(), strict=True)
+        flags = zip(already[place].tolist(), stays[place].tolist(), valid.tolist(), robust.tolist(), strict=True)
         statuses = [_status(*each_one) for each_one in flags]
         probability = after[np.arange(len(place)), each.target].astype(np.float64).tolist()
         distance = self._distance(received, each.x).astype(np.float64).tolist()
@@ -404,18 +405,6 @@ class Scorer:
             wanted, now = self.classes[target[i]], self.classes[current[i]]
             answers.append(Row(i, wanted, tuple(options), float(before[i, target[i]]), now))
         return answers
-
-    def _immovable(self, query: _Question) -> Flags:
-        """(B,) rows that may change nothing at all, told by their codes."""
-        encoding, feasible, x = self.encoding, query.feasible, query.x
-        here, gap_at = x[:, encoding.number_at], encoding.gap_at
-        missing = (x[:, np.maximum(gap_at, 0)] > 0.5) & (gap_at >= 0)
-        coded = feasible.coded(encoding)
-        low, high = interval(np, here, missing, *(coded[name] for name in ("low", "high", "no_fall", "no_rise")))
-        moves = ((here > low) | (high > here)).any(axis=1)
-        elsewhere = allowed_entries(encoding, feasible, x).sum(axis=1) > len(encoding.blocks)
-        cap = True if feasible.max_changes is None else feasible.max_changes > 0
-        return ~((moves | elsewhere) & cap)
 
 
 def _status(already: bool, immovable: bool, valid: bool, robust: bool) -> Status:

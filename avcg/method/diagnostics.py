@@ -25,7 +25,7 @@ def look(query: Query, posterior: DiagonalNormal, answers: Tensor) -> dict[str, 
     """
     return {
         "kl": float(posterior.kl().mean()),
-        "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
+        "active_units": int((posterior.mean.var(dim=0, correction=min(1, len(query.x) - 1)) > _ACTIVE).sum()),
         "personalisation": personalisation(answers, query.x, query.target),
         "changes": float(query.space.count_changes(answers, query.x).mean()),
     }

@@ -81,18 +81,46 @@ def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: 
 def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
     at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
     missing = _missing(encoding, x)
-    here = np.where(missing, np.nan, encoding.unscaled(x[:, at]))
-    wanted = encoding.unscaled(x_cf[..., at])
-    numbers = nearest_numbers(encoding, feasible, wanted, here)
-    stays = np.isnan(numbers) | (numbers == here)
+    moved, stays = _moved_numbers(encoding, feasible, x_cf[..., at], x[:, at], missing)
     stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
-    moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, encoding.center, numbers)))
-    # A move that its code cannot tell from staying is none.
-    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(x[:, at])) * encoding.scale)
-    if slight.any():
-        stays |= slight & (encoding.unscaled(moved) == here)
     result[..., at] = np.where(stays, x[:, at], moved)
     result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
+
+
+def _moved_numbers(
+    encoding: Encoding, feasible: FeasibleSet, codes: Codes, own: Codes, missing: Flags
+) -> tuple[Codes, Flags]:
+    """(..., B, n) the allowed numbers nearest to codes, and which of them are where the rows' own codes (B, n) are."""
+    here = np.where(missing, np.nan, encoding.unscaled(own))
+    wanted = encoding.unscaled(codes)
+    numbers = nearest_numbers(encoding, feasible, wanted, here)
+    stays = np.isnan(numbers) | (numbers == here)
+    moved = np.where(numbers == wanted, codes, encoding.scaled(np.where(stays, encoding.center, numbers)))
+    # A move that its code cannot tell from staying is none.
+    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(own)) * encoding.scale)
+    if slight.any():
+        stays |= slight & (encoding.unscaled(moved) == here)
+    return moved, stays
+
+
+def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
+    """(B,) rows that no projection moves: every number stays however far it is asked to go, and so does every category.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x: (B, D) the factuals.
+    """
+    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features])
+    leads = feasible.unit == np.arange(len(numeric))  # a follower moves with its leader, and not by itself
+    slots = np.repeat(leads[~numeric], [block.stop - block.start for block in encoding.slots])
+    moves: Flags = (allowed_entries(encoding, feasible, x) & (x[:, encoding.slot_at] < 0.5))[:, slots].any(axis=1)
+    if not moves.all():
+        own, missing = x[:, encoding.number_at], _missing(encoding, x)
+        ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
+        _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
+        moves |= ~stays[..., leads[numeric]].all(axis=(0, 2))
+    return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
 def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, here: Floats) -> Floats:

@@ -28,6 +28,7 @@ from avcg.space.links import learn_links
 from avcg.space.project import (
     changes,
     gated,
+    immovable,
     lock_change,
     pairwise_distance,
     project,
@@ -269,12 +270,8 @@ class TabularSpace:
 
     def immovable(self, x: Tensor) -> Tensor:
         """(B,) rows that may change nothing at all."""
-        constraint_features = self.constraint_features(x)
-        moves = constraint_features[:, : 2 * self.n_gates].sum(dim=1) > 0
-        elsewhere = constraint_features[:, 2 * self.n_gates : -1].sum(dim=1) > len(self.encoding.blocks)
-        cap = self.feasible.max_changes
-        free = torch.ones(1, dtype=torch.bool) if cap is None else torch.from_numpy(np.array(cap > 0))
-        return ~((moves | elsewhere) & free.to(x.device))
+        self._check_shapes(x, x)
+        return torch.from_numpy(immovable(self.encoding, self.feasible, _array(x))).to(x.device)
 
     def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
         """This space with one change of each answer locked: what else could be done?
