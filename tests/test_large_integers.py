@@ -143,7 +143,9 @@ def test_a_coarse_grid_beyond_exact_numbers_moves_nothing():
     frame = pd.DataFrame({"frozen": rng.integers(2**60, 2**62, 800), "free": rng.integers(-(2**62), 2**62, 800)})
     space = TabularSpace.fit(Schema.infer(frame).step("frozen", 7).step("free", 7).freeze("frozen"), frame)
     x = space.encode(frame)
-    answers = space.decode(space.project(x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), x), frame)
+    answers = space.decode(
+        space.project(x + torch.randn(x.shape, generator=torch.Generator().manual_seed(0)), x), frame
+    )
     assert answers["frozen"].equals(frame["frozen"])
     moved = answers["free"] != frame["free"]
     assert (answers["free"][moved] % 7 == 0).all()

@@ -145,10 +145,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         self.decider_ = Decider(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
         if bool(self.space_.immovable(x).all()):
-            raise SchemaError(
-                f"None of the {len(x)} training rows may change anything, so there is nothing to learn. Free a column"
-                " of the schema, widen a range, or allow at least one change."
-            )
+            raise SchemaError("No training row may change anything. Free a column of the schema, or widen a range.")
         self.refined_margin_ = _REFINED_MARGIN
         probabilities = self.decider_.probabilities(x[:2])
         known = self.hypotheses.classes

@@ -119,7 +119,7 @@ def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
         own, missing = x[:, encoding.number_at], _missing(encoding, x)
         ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
         _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
-        moves |= ~stays[..., leads[numeric]].all(axis=(0, 2))
+        moves |= ~stays.all(axis=0)[:, leads[numeric]].all(axis=1)
     return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
