@@ -26,7 +26,7 @@ GAPS = frozenset(
 )
 _FLAGS = {word: word.lower() == "true" for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
 _WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_LARGEST = 2**63 - 1
+_WHOLE_RANGE = range(-(2**63), 2**63)
 _WANTED = {
     "whole": "a whole number, as in the training rows",
     "decimal": "a number",
@@ -180,12 +180,13 @@ def _arrow_reading(kind: Any) -> Reading | None:
     return "text" if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) else None
 
 
-def _whole(text: str) -> int | None:
+def whole_number(text: str) -> int | None:
+    """The whole number that a text is, to the last digit; None where it is none, or no int64 holds it."""
     number = _decimal(text)
     if number is None or not number.is_integer():
         return None
     value = int(text) if _WHOLE.fullmatch(text) else int(number)
-    return value if -_LARGEST <= value <= _LARGEST else None
+    return value if value in _WHOLE_RANGE else None
 
 
 def _decimal(text: str) -> float | None:
@@ -198,7 +199,7 @@ def _decimal(text: str) -> float | None:
 
 
 _READERS: Mapping[Reading, Callable[[str], Any]] = {
-    "whole": _whole,
+    "whole": whole_number,
     "decimal": _decimal,
     "flag": _FLAGS.get,
     "text": str,

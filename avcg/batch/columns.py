@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from avcg.batch.chunks import ArrowPiece, Reading, TextPiece, arrow, plain_array
+from avcg.batch.chunks import GAPS, ArrowPiece, Reading, TextPiece, arrow, plain_array, whole_number
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions
@@ -100,15 +100,15 @@ class Answered:
         if isinstance(self.piece, ArrowPiece):
             table = self.columns(None)
             return {name: [written(value) for value in column.to_pylist()] for name, column in table.items()}
-        result = {}
-        for name, cells in self.piece.cells.items():
-            texts = [cells[i] for i in self.each.tolist()]
-            at = self.changed(name)
-            new = self.found.answers[name].iloc[at].tolist() if len(at) else []
-            for i, value in zip(at, new, strict=True):
-                texts[i] = _like(texts[i], to_json(value))
-            result[name] = texts
-        return result
+        return {name: self._texts(name) for name in self.piece.cells}
+
+    def _texts(self, name: str) -> list[str]:
+        """(N,) the cells of a column of a CSV file."""
+        texts, at = self.carried(name), self.changed(name)
+        new = self.found.answers[name].iloc[at].tolist() if len(at) else []
+        for i, value in zip(at, new, strict=True):
+            texts[i] = _like(texts[i], to_json(value))
+        return texts
 
     def carried(self, name: str) -> list[Any]:
         """(N,) the cells of a column that no answer knows."""
@@ -129,6 +129,8 @@ class Answered:
         for name in self.names:
             if name in readings:
                 values, kind = self.found.answers[name], getattr(arrow(), _ARROW[readings[name]])()
+                if readings[name] == "whole" and values.dtype.kind == "f":  # gaps made floats of them: read them again
+                    values = [None if text in GAPS else whole_number(text) for text in self._texts(name)]
                 result[name] = arrow().array(values, type=kind, from_pandas=True)
             else:
                 result[name] = arrow().array(self.carried(name), type=arrow().string())
@@ -143,9 +145,8 @@ class Answered:
             return whole.combine_chunks()
         array, mask = plain_array(whole), np.zeros(len(whole), bool)
         mask[at] = True
-        new = [to_json(value) for value in self.found.answers[name].iloc[at].tolist()]
         try:
-            cells = pa.array(new).cast(array.type)
+            cells = pa.array(self.found.answers[name].iloc[at].to_numpy()).cast(array.type)
         except pa.ArrowException as error:
             raise DataError(
                 f"{self.piece.name}: column {name!r} is of type {array.type} and cannot hold its answers: {error}"

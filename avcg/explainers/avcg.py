@@ -115,7 +115,7 @@ class AVCG(Amortized):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
-        held, chosen = _hold_back(x, recipe.calibration, rng)
+        held, chosen = _hold_back(x, self.space_.immovable(x), recipe.calibration, rng)
         latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
         self.generator_ = Generator(
             self.space_,
@@ -172,17 +172,15 @@ class AVCG(Amortized):
             self.refined_margin_ = self._calibrate_refining(few)
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
-        """Rows that were not trained on, each asking for another class than it has."""
+        """Rows as they are, each asking for another class than it has."""
         current = self.decider_.decide(self.decider_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
-        query = Query(held.cpu().numpy(), target.cpu().numpy(), self.space_.codes)
-        able = np.flatnonzero(~query.space.immovable(query.x))
-        return query.take(able if len(able) else np.arange(len(held)))
+        return Query(held.cpu().numpy(), target.cpu().numpy(), self.space_.codes)
 
     def _attempts(self, x: Tensor, recipe: Recipe, rng: torch.Generator) -> Tensor:
         """(N, *event) answers to training rows as they are now, at any margin and under any request."""
-        rows = torch.randint(len(x), (recipe.distillation.attempts,), generator=rng)
-        query = self._held_query(x[rows], rng)
+        able = x[~self.space_.immovable(x)]
+        query = self._held_query(able[torch.randint(len(able), (recipe.distillation.attempts,), generator=rng)], rng)
         chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
         some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance).codes)
         low, high = recipe.margins
@@ -289,21 +287,34 @@ class AVCG(Amortized):
         rng, rows, x, _ = renewed._prepare(X, None)
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
-        held, chosen = _hold_back(x, recipe.calibration, rng)
+        still = renewed.space_.immovable(x)
+        held, chosen = _hold_back(x, still, recipe.calibration, rng)
         renewed.reference_set_ = ReferenceSet.robust(renewed.judges_, x[chosen], None, recipe.n_reference, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
+            chosen = chosen[~still[chosen]]
             gaps = torch.tensor(renewed.amortization_gap(take_rows(rows, chosen), steps=20)["gap"].to_numpy())
             chosen = chosen[gaps.argsort(descending=True)[: -(-len(chosen) // 2)]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed
 
 
-def _hold_back(x: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Positions of rows to choose the margin by, and of those to train on."""
-    if len(x) < 2:
-        raise DataError(f"A generator needs at least two rows to train on. Got {len(x)}.")
+def _hold_back(x: Tensor, immovable: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Positions of rows to choose the margin by, which all can change something, and of those to train on.
+
+    Args:
+        x: (N, *event) encoded rows.
+        immovable: (N,) rows that may change nothing: there is no answer to them, but others may become like them.
+        config: How many rows to hold back.
+        rng: Random numbers for the choice.
+    """
+    able = int((~immovable).sum())
+    if able < 2:
+        raise DataError(
+            f"A generator needs at least two rows to train on that may change something. Got {able} of {len(x)}."
+        )
     order = torch.randperm(len(x), generator=rng)
+    order = order[immovable[order].sort(stable=True).indices]
     most = max(config.max_codes // x[0].numel(), config.min_rows)
-    count = min(max(round(config.held_share * len(x)), min(config.min_rows, len(x) // 3), 1), most)
+    count = min(max(round(config.held_share * able), min(config.min_rows, able // 3), 1), most)
     return order[:count], order[count:]

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.errors import DataError, SettingError, check_int
+from avcg.errors import DataError, SchemaError, SettingError, check_int
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
@@ -142,6 +142,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
         self.decider_ = Decider(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
+        if bool(self.space_.immovable(x).all()):
+            raise SchemaError("No training row may change anything. Free a column of the schema, or widen a range.")
         self.refined_margin_ = self._search_config.refined_margin
         probabilities = self.decider_.probabilities(x[:2])
         known = self.hypotheses.classes

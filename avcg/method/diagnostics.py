@@ -28,7 +28,7 @@ def look(query: Query, posterior: DiagonalNormal, answers: Codes) -> dict[str, f
     x, target, given = (torch.from_numpy(part) for part in (query.x, query.target, answers))
     return {
         "kl": float(posterior.kl().mean()),
-        "active_units": int((posterior.mean.var(dim=0) > _ACTIVE).sum()),
+        "active_units": int((posterior.mean.var(dim=0, correction=min(1, len(query.x) - 1)) > _ACTIVE).sum()),
         "personalisation": personalisation(given, x, target),
         "changes": float(query.space.tensors.count_changes(given, x).mean()),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Literal, get_args
@@ -11,6 +12,7 @@ from avcg.errors import SchemaError, did_you_mean, enumerate_some
 
 Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
+_LARGEST = sys.float_info.max
 
 
 def to_python(value: Any) -> Any:
@@ -20,7 +22,7 @@ def to_python(value: Any) -> Any:
 
 def finite(value: object, what: str) -> float:
     """The value, if it is a finite number; else an error that says what should have been one."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
         raise SchemaError(f"{what} must be a finite number. Got {value!r} instead.")
     return value
 
@@ -94,7 +96,7 @@ class Continuous:
 
     def _reaches_a_multiple(self, low: float, high: float, step: float) -> bool:
         # Neighbours too, since 0.3 / 0.1 is a hair below 3.
-        near = (round((math.floor(low / step) + i) * step, self.decimals) for i in (0, 1, 2))
+        near = (round((low // step + i) * step, self.decimals) for i in (0, 1, 2))
         return any(low <= value <= high for value in near)
 
     @property

@@ -19,6 +19,7 @@ from avcg.space.project import (
     changes,
     charges,
     gated,
+    immovable,
     lock_change,
     missing_numbers,
     pairwise_distance,
@@ -133,11 +134,7 @@ class TableCodes:
 
     def immovable(self, x: Codes) -> Flags:
         """(B,) rows that may change nothing at all."""
-        here, low, high = self._room(x)
-        moves = ((here > low) | (high > here)).any(axis=1)
-        elsewhere = allowed_entries(self.encoding, self.feasible, x).sum(axis=1) > len(self.encoding.blocks)
-        cap = self.feasible.max_changes
-        return ~((moves | elsewhere) & (True if cap is None else cap > 0))
+        return immovable(self.encoding, self.feasible, x)
 
     def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> TableCodes | None:
         """This space with one change of each answer locked: what else could be done?"""

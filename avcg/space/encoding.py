@@ -30,6 +30,8 @@ Scaling = Literal["standard", "minmax"]
 
 _LARGEST = float(np.finfo(np.float32).max)
 _EPS = float(np.finfo(np.float32).eps)
+# From here on float64 no longer holds every whole number: 2**53 may stand for 2**53 + 1.
+EXACT = 2.0**53
 
 
 @dataclass(frozen=True, eq=False)

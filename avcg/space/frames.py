@@ -184,8 +184,12 @@ def numbers(series: nw.Series[Any]) -> Floats:
     """
     if series.dtype == nw.Boolean:
         refuse_numbers(series.name, series.to_numpy().tolist())
+    native = series.to_native()
     if series.dtype.is_numeric():
-        values = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
+        if isinstance(native, pd.Series):  # Arrow would refuse to round whole numbers beyond 2**53
+            values = native.to_numpy(np.float64, na_value=np.nan)
+        else:
+            values = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
     else:
         found = series.to_numpy()
         if pd.api.types.infer_dtype(found, skipna=True) not in _NUMBERS:
@@ -251,6 +255,12 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         series, i = opened[feature.name], encoding.place[j]
         if isinstance(feature, Continuous):
             new = _fit_numbers(series, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
+            if feature.step is not None and feature.decimals == 0:
+                # A narrow float column that would round a whole number keeps its own: the change is not made.
+                held = new == values.numbers[at, i]
+                at, new = at[held], new[held]
+                if not len(at):
+                    continue
         else:
             series = _with_categories(series, feature)
             new = _labels(feature)[values.choices[at, i]]
@@ -266,6 +276,7 @@ def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
         if isinstance(feature, Continuous):
             column = values.numbers[:, i]
             whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
+            whole &= bool((np.abs(column) < 2.0**63).all())
             columns[feature.name] = column.astype(np.int64) if whole else column
         else:
             gaps = values.choices[:, i] == len(feature.categories)
@@ -325,7 +336,8 @@ def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid
     dtype = np.dtype(str(series.dtype).lower() if series.dtype.is_float() else "float64")
     if dtype == np.float64:
         return new
-    rounded = new.astype(dtype)
+    with np.errstate(over="ignore"):
+        rounded = new.astype(dtype)
     if on_grid:
         return rounded
     # Rounded toward an allowed number, it cannot leave what is allowed.
@@ -343,7 +355,8 @@ def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarr
     name = str(series.dtype).lower()
     bits = np.dtype(name if name in np.sctypeDict else np.int64)  # polars has wider integers than numpy
     limits = np.iinfo(bits)
-    outside = (whole < limits.min) | (whole > limits.max)
+    # One more than the largest is a power of two, which float64 holds; the largest itself it may round up to that.
+    outside = (whole < limits.min) | (whole >= float(limits.max + 1))
     if outside.any():
         raise DataError(
             f"Column {series.name!r} is {bits}, which cannot hold the answer {whole[outside][0]:.0f}. Convert it to"

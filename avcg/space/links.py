@@ -13,7 +13,7 @@ import numpy as np
 
 from avcg.errors import DataError, enumerate_some
 from avcg.schema.features import Categorical, Continuous
-from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
+from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Positions, Values
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,8 @@ def _learn(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
 def _refuse_blurred(encoding: Encoding, numeric: Sequence[int], exact: Values, names: str) -> None:
     codes = encoding.scaled(exact.numbers)
     for j in numeric:
-        if len(np.unique(codes[:, j])) < len(np.unique(exact.numbers[:, j])):
+        rounded = encoding.steps[j] > 0 and bool((np.abs(exact.numbers[:, j]) >= EXACT).any())
+        if rounded or len(np.unique(codes[:, j])) < len(np.unique(exact.numbers[:, j])):
             raise DataError(
                 f"The link {names} cannot be kept: column {encoding.numeric[j].name!r} has values too close"
                 " together, for"

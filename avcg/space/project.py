@@ -10,7 +10,7 @@ import numpy as np
 from avcg.errors import DataError
 from avcg.schema.features import Continuous
 from avcg.space.constraints import FeasibleSet, enterable, interval, own_slots
-from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values, multiple
+from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.space.links import follow, leadable
 
 # A code says no more than this about a number, in units of its scale.
@@ -81,18 +81,46 @@ def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: 
 def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
     at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
     missing = missing_numbers(encoding, x)
-    here = np.where(missing, np.nan, encoding.unscaled(x[:, at]))
-    wanted = encoding.unscaled(x_cf[..., at])
-    numbers = nearest_numbers(encoding, feasible, wanted, here)
-    stays = np.isnan(numbers) | (numbers == here)
+    moved, stays = _moved_numbers(encoding, feasible, x_cf[..., at], x[:, at], missing)
     stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
-    moved = np.where(numbers == wanted, x_cf[..., at], encoding.scaled(np.where(stays, encoding.center, numbers)))
-    # A move that its code cannot tell from staying is none.
-    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(x[:, at])) * encoding.scale)
-    if slight.any():
-        stays |= slight & (encoding.unscaled(moved) == here)
     result[..., at] = np.where(stays, x[:, at], moved)
     result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
+
+
+def _moved_numbers(
+    encoding: Encoding, feasible: FeasibleSet, codes: Codes, own: Codes, missing: Flags
+) -> tuple[Codes, Flags]:
+    """(..., B, n) the allowed numbers nearest to codes, and which of them are where the rows' own codes (B, n) are."""
+    here = np.where(missing, np.nan, encoding.unscaled(own))
+    wanted = encoding.unscaled(codes)
+    numbers = nearest_numbers(encoding, feasible, wanted, here)
+    stays = np.isnan(numbers) | (numbers == here)
+    moved = np.where(numbers == wanted, codes, encoding.scaled(np.where(stays, encoding.center, numbers)))
+    # A move that its code cannot tell from staying is none.
+    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(own)) * encoding.scale)
+    if slight.any():
+        stays |= slight & (encoding.unscaled(moved) == here)
+    return moved, stays
+
+
+def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
+    """(B,) rows that no projection moves: every number stays however far it is asked to go, and so does every category.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x: (B, D) the factuals.
+    """
+    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features])
+    leads = feasible.unit == np.arange(len(numeric))  # a follower moves with its leader, and not by itself
+    slots = np.repeat(leads[~numeric], [block.stop - block.start for block in encoding.slots])
+    moves: Flags = (allowed_entries(encoding, feasible, x) & (x[:, encoding.slot_at] < 0.5))[:, slots].any(axis=1)
+    if not moves.all():
+        own, missing = x[:, encoding.number_at], missing_numbers(encoding, x)
+        ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
+        _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
+        moves |= ~stays.all(axis=0)[:, leads[numeric]].all(axis=1)
+    return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
 def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, here: Floats) -> Floats:
@@ -128,14 +156,21 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
     """The first and the last multiple of a step within bounds, counted in steps; crossed where there is none.
 
     Checked on the multiples themselves, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
+
+    A number that moves ends on a multiple that float64 holds exactly. From 2**53 on, every float64 is a whole number,
+    but a bound may have been rounded outward when it was read: the next float64 inward is within it. Multiples of any
+    other step can be counted exactly up to there only.
     """
     first, last = np.ceil(low / step), np.floor(high / step)
-    if step == 1:  # nothing to be rounded
-        return first, last
+    if step == 1:
+        first = np.where(np.abs(low) >= EXACT, np.nextafter(low, np.inf), first)
+        return first, np.where(np.abs(high) >= EXACT, np.nextafter(high, -np.inf), last)
     first = np.where(multiple(first - 1, step, decimals) >= low, first - 1, first)
     last = np.where(multiple(last + 1, step, decimals) <= high, last + 1, last)
     first = np.where(multiple(first, step, decimals) < low, first + 1, first)
-    return first, np.where(multiple(last, step, decimals) > high, last - 1, last)
+    last = np.where(multiple(last, step, decimals) > high, last - 1, last)
+    most = np.floor((EXACT - 1) / max(step, 1.0))
+    return np.maximum(first, -most), np.minimum(last, most)
 
 
 def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:

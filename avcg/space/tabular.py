@@ -292,6 +292,7 @@ class TabularSpace:
 
     def immovable(self, x: Tensor) -> Tensor:
         """(B,) rows that may change nothing at all."""
+        self._check_shapes(x, x)
         return torch.from_numpy(self.codes.immovable(_array(x))).to(x.device)
 
     def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> Self | None:
