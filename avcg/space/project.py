@@ -114,12 +114,13 @@ def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features])
     leads = feasible.unit == np.arange(len(numeric))  # a follower moves with its leader, and not by itself
     slots = np.repeat(leads[~numeric], [block.stop - block.start for block in encoding.slots])
-    moves: Flags = (allowed_entries(encoding, feasible, x) & (x[:, encoding.slot_at] < 0.5))[:, slots].any(axis=1)
+    entered = allowed_entries(encoding, feasible, x) & (x[:, encoding.slot_at] < 0.5)
+    moves = np.asarray(entered[:, slots].any(axis=1))
     if not moves.all():
         own, missing = x[:, encoding.number_at], missing_numbers(encoding, x)
         ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
         _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
-        moves |= ~stays.all(axis=0)[:, leads[numeric]].all(axis=1)
+        moves |= ~np.asarray(stays.all(axis=0))[:, leads[numeric]].all(axis=1)
     return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
