@@ -1,10 +1,12 @@
-"""Rules of the house that a machine can check."""
+"""The rules of the house that a machine can check."""
 
 import ast
 import inspect
 import json
+import re
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -13,64 +15,93 @@ import avcg
 
 ROOT = Path(avcg.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
-
-# Imports go downward only: a module may import from those listed before it.
-ORDER = [
-    "errors", "progress", "outputs", "commands.wishes", "options", "tries", "features", "schema", "wording", "refusals",
-    "encoding", "links", "freedom", "projection", "relaxation", "io.folder", "io.tensors", "io.spaces", "rows",
-    "scorer",
-    "frames", "tables", "space", "images", "numeric", "risk", "noise", "ramps", "precision", "training",
-    "hypotheses.batched", "hypotheses.predictors", "models.networks", "models.opened", "models.affine",
-    "models.from_sklearn",
-    "models.blackbox", "models.fitting", "hypotheses.asked", "hypotheses.distributions", "hypotheses.dropout",
-    "hypotheses.rashomon", "hypotheses.laplace", "hypotheses.variational", "models.classifier", "models.autoencoders",
-    "hypotheses.given", "hypotheses.retraining", "hypotheses.multiplicity", "hypotheses.roles", "certificates",
-    "decisions", "generator", "objective", "plausibility", "metrics", "refine", "recorded", "recipe", "answers",
-    "questions", "explainer", "calibration", "diagnostics", "distillation", "answering", "amortized",
-    "baselines.nearest", "baselines.vae", "baselines.descent", "baselines.search", "io.networks", "io.boxes",
-    "io.packing", "io.graphs", "io.artefact", "judging", "grouping", "auditing", "report.plots", "testing", "files",
-    "datasets", "toys",
-    "demonstration", "evaluation", "bench.tables", "bench.figures", "bench.models", "bench.protocol", "bench.methods",
-    "bench.problem", "bench.store", "bench.run", "bench.page", "bench.commands", "report.page", "report.svg",
-    "report.audit_page", "report.pictures", "report.population", "report.listing", "report.trained",
-    "report.answers_page", "commands.audit", "commands.report", "commands.row_pieces", "commands.row_files",
-    "scale.answered", "scale.answering", "scale.files", "scale.partitions", "scale.shards", "scale.engines",
-    "commands.answer_files", "commands.explaining", "commands.learning", "commands.fit", "commands.explain",
-    "serve.engine", "serve.description", "serve.examples", "serve.metrics", "serve.messages", "serve.guard",
-    "serve.openapi", "serve.together", "serve.service", "commands.serve", "cli", "__main__",
-]  # fmt: skip
-# A function may reach up at the moment it is called, where a method belongs to the lower module in the user's eyes.
-LATE = {
-    ("schema", "frames"),
-    ("schema", "wording"),
-    ("bench.protocol", "bench.methods"),
-    ("auditing", "report.audit_page"),
-    ("amortized", "io.artefact"),
-    ("amortized", "io.graphs"),
+DESIGN = ROOT.parent / "docs" / "explanation" / "design.md"
+# Methods that only forward to a later room or module, because that is where people look for them: (from, to, method).
+FORWARDS = {
+    ("schema.schema", "space.frames", "infer"),
+    ("schema.schema", "space.frames", "describe"),
+    ("schema.schema", "schema.describe", "describe"),
+    ("schema.schema", "schema.describe", "__str__"),
+    ("space.codes", "space.tabular", "tensors"),
+    ("explainers.avcg", "io.artefact", "save"),
+    ("explainers.avcg", "io.onnx", "to_onnx"),
+    ("auditing.audit", "report.audit_page", "to_html"),
 }
 
 
-def imports(tree, *, top_level):
-    nodes = tree.body if top_level else list(ast.walk(tree))
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "avcg":
-            whole = node.module.removeprefix("avcg").removeprefix(".")
-            yield from [alias.name for alias in node.names] if not whole else [whole]
+def rooms():
+    """The rooms in the order of the design page: a room may import those before it."""
+    layout = re.search(r"^avcg/\n(.*?)^```", DESIGN.read_text(), re.MULTILINE | re.DOTALL)
+    return [line.split()[0].rstrip("/").removesuffix(".py") for line in layout[1].splitlines()]
 
 
 def dotted(path):
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if path.stem != "__init__"], ids=dotted)
-def test_imports_go_downward(path):
-    tree = ast.parse(path.read_text())
-    for name in imports(tree, top_level=False):
-        if (dotted(path), name) not in LATE:
-            assert ORDER.index(name) < ORDER.index(dotted(path)), (
-                f"{dotted(path)} imports {name}, which stands above it"
-            )
-    assert dotted(path) in ORDER
+def room_of(module):
+    return module.split(".")[0]
+
+
+def imports(path):
+    """(module, function) of every import of ours, those inside functions included; the function is None at the top."""
+    names = {dotted(other) for other in MODULES}
+
+    def visit(node, function):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            function = node.name
+        if isinstance(node, ast.Import):
+            yield from [(alias.name[5:], function) for alias in node.names if alias.name.startswith("avcg.")]
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "avcg":
+            base = node.module.removeprefix("avcg").removeprefix(".")
+            for alias in node.names:
+                full = f"{base}.{alias.name}".lstrip(".")
+                yield (full if full in names else base, function)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, function)
+
+    yield from visit(ast.parse(path.read_text()), None)
+
+
+INSIDE = [path for path in MODULES if path.relative_to(ROOT).parts[0] not in ("__init__.py", "__main__.py")]
+
+
+def test_the_design_page_lists_the_rooms_there_are():
+    there = {path.stem if path.suffix == ".py" else path.name for path in ROOT.iterdir() if path.name[0] not in "_."}
+    assert set(rooms()) == there - {"py.typed"}
+
+
+@pytest.mark.parametrize("path", INSIDE, ids=dotted)
+def test_rooms_import_only_rooms_above(path):
+    order, here = rooms(), dotted(path)
+    for module, function in imports(path):
+        if (here, module, function) not in FORWARDS and module:
+            assert order.index(room_of(module)) <= order.index(room_of(here)), f"{here} imports {module}"
+
+
+def test_there_are_no_cycles_between_modules():
+    graph = {}
+    for path in INSIDE:
+        found = {module for module, function in imports(path) if (dotted(path), module, function) not in FORWARDS}
+        graph[dotted(path)] = found - {dotted(path)}
+    list(TopologicalSorter(graph).static_order())
+
+
+def test_forwards_are_all_in_use():
+    there = {(dotted(path), module, function) for path in INSIDE for module, function in imports(path)}
+    assert there >= FORWARDS
+
+
+def test_nothing_but_main_imports_the_command_line():
+    for path in MODULES:
+        if room_of(dotted(path)) not in ("cli", "__main__"):
+            assert not [module for module, _ in imports(path) if room_of(module) == "cli"], path
+
+
+def test_only_the_space_and_stored_files_ask_what_kind_of_space_there_is():
+    pattern = re.compile(r"isinstance\([^)]*(TabularSpace|ImageSpace)")
+    asking = {dotted(path) for path in MODULES if pattern.search(path.read_text())}
+    assert {room_of(name) for name in asking} <= {"space", "io"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
