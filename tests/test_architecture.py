@@ -21,7 +21,7 @@ FORWARDS = {
     ("schema.schema", "space.frames", "infer"),
     ("schema.schema", "space.frames", "describe"),
     ("schema.schema", "schema.describe", "describe"),
-    ("schema.schema", "schema.describe", "__str__"),
+    ("schema.schema", "schema.describe", "__repr__"),
     ("space.codes", "space.tabular", "tensors"),
     ("explainers.avcg", "io.artefact", "save"),
     ("explainers.avcg", "io.onnx", "to_onnx"),

@@ -18,7 +18,7 @@ import pytest
 from command_line import FIT, people, run
 
 import avcg
-from avcg.batch import PartitionExplainer, QueryOptions, engines, explain_ray, explain_shards, explain_spark, shards
+from avcg.batch import BatchOptions, PartitionExplainer, engines, explain_ray, explain_shards, explain_spark, shards
 from avcg.batch import answerer as answering
 from avcg.batch import columns as answered
 from avcg.bench import run as bench
@@ -31,7 +31,7 @@ pytest.importorskip("pyarrow.compute")
 
 ROWS = 260
 CUTS = (0, 0, 1, 40, 41, 41, 170, ROWS)  # partitions of none and of one row among them
-WISH = QueryOptions(vary=("income", "months", "housing", "owns"))
+WISH = BatchOptions(vary=("income", "months", "housing", "owns"))
 OPTIONS = ["--vary", "income,months,housing,owns"]
 OWN = [name for name in answered.OWN if name != "row"]
 KINDS = {
@@ -128,7 +128,7 @@ class TestPartitions:
         assert delivered(each) == delivered(whole.slice(0, each.num_rows))
 
     def test_several_answers_a_row(self):
-        explainer = PartitionExplainer("art", QueryOptions(n=2, min_prob=0.7, max_changes=2))
+        explainer = PartitionExplainer("art", BatchOptions(n=2, min_prob=0.7, max_changes=2))
         rows = strangers().slice(0, 90)
         both = [explainer(rows), *(explainer(part) for part in parts(rows, (0, 2, 90)))]
         assert delivered(pa.concat_tables(both[1:])) == delivered(both[0])
@@ -160,7 +160,7 @@ class TestPartitions:
             assert differs <= set(WISH.vary)
 
     def test_all_rows_of_them(self):
-        found = PartitionExplainer("art", QueryOptions(only_denied=False))(strangers())
+        found = PartitionExplainer("art", BatchOptions(only_denied=False))(strangers())
         assert found["id"].to_pylist() == strangers()["id"].to_pylist()
         assert "already_target" in found["status"].to_pylist()
 
@@ -174,7 +174,7 @@ class TestPartitions:
         assert delivered(PartitionExplainer("art", WISH)(batch)) == delivered(whole)
 
     def test_a_seed_is_nobody_elses(self, whole):
-        two, other = (PartitionExplainer("art", QueryOptions(n=2, seed=seed)) for seed in (None, 7))
+        two, other = (PartitionExplainer("art", BatchOptions(n=2, seed=seed)) for seed in (None, 7))
         assert delivered(two(strangers(60))) != delivered(other(strangers(60)))
         assert delivered(PartitionExplainer("art", WISH)(strangers())) == delivered(whole)
 
@@ -220,27 +220,27 @@ def changed(name, values):
 
 
 MISTAKES = [
-    ("nowhere", QueryOptions(), strangers, ArtefactError, "There is no folder 'nowhere'"),
-    (None, QueryOptions(), strangers, SettingError, "'artefact' must be the path of a folder"),
+    ("nowhere", BatchOptions(), strangers, ArtefactError, "There is no folder 'nowhere'"),
+    (None, BatchOptions(), strangers, SettingError, "'artefact' must be the path of a folder"),
     (
         "art",
-        QueryOptions(target="maybe"),
+        BatchOptions(target="maybe"),
         strangers,
         SettingError,
-        "The 'target' of Wish 'maybe' is none of the outcomes",
+        "The 'target' of BatchOptions 'maybe' is none of the outcomes",
     ),
     (
         "art",
-        QueryOptions(vary=["incom"]),
+        BatchOptions(vary=["incom"]),
         strangers,
         SettingError,
-        "The 'vary' of Wish names 'incom', which is no column",
+        "The 'vary' of BatchOptions names 'incom', which is no column",
     ),
-    ("art", QueryOptions(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
-    ("art", QueryOptions(), lambda: lock_change("income"), DataError, "has no column 'income'"),
+    ("art", BatchOptions(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
+    ("art", BatchOptions(), lambda: lock_change("income"), DataError, "has no column 'income'"),
     (
         "art",
-        QueryOptions(),
+        BatchOptions(),
         lambda: changed("income", pa.array(["a"] * 5)),
         DataError,
         "column 'income' is of type string",
@@ -267,30 +267,30 @@ class TestMistakes:
         with pytest.raises(DataError, match=r"the partition, row 2 .*: column 'zip' is '100', which no training row"):
             PartitionExplainer("art")(rows)
         far = changed("income", pa.array([1.0, 2.0, 3.0, 1e60, 4.0]))
-        for options in (QueryOptions(), QueryOptions(only_denied=False)):
+        for options in (BatchOptions(), BatchOptions(only_denied=False)):
             with pytest.raises(DataError, match=r"the partition, row 3 .*: Column 'income' has a value too far"):
                 PartitionExplainer("art", options)(far)
 
     @pytest.mark.parametrize(
         ("settings", "says"),
         [
-            ({"n": 0}, "The 'n' of Wish must be a whole number >= 1"),
-            ({"vary": "income"}, "The 'vary' of Wish must be a list of columns"),
-            ({"min_prob": 1.5}, r"The 'min_prob' of Wish must be in \(0, 1\)"),
-            ({"max_changes": 0}, "The 'max_changes' of Wish"),
-            ({"seed": -1}, "The 'seed' of Wish"),
-            ({"refine": 3}, "The 'refine' of Wish"),
+            ({"n": 0}, "The 'n' of BatchOptions must be a whole number >= 1"),
+            ({"vary": "income"}, "The 'vary' of BatchOptions must be a list of columns"),
+            ({"min_prob": 1.5}, r"The 'min_prob' of BatchOptions must be in \(0, 1\)"),
+            ({"max_changes": 0}, "The 'max_changes' of BatchOptions"),
+            ({"seed": -1}, "The 'seed' of BatchOptions"),
+            ({"refine": 3}, "The 'refine' of BatchOptions"),
         ],
     )
     def test_wishes_that_cannot_be_meant(self, settings, says):
         with pytest.raises(SettingError, match=says):
-            QueryOptions(**settings)
+            BatchOptions(**settings)
 
     def test_an_artefact_that_does_not_say_what_is_wanted(self):
         avcg.load("art").save("bare")
-        with pytest.raises(SettingError, match=r"Name it with the 'target' of Wish. There is: 'no', 'yes'"):
+        with pytest.raises(SettingError, match=r"Name it with the 'target' of BatchOptions. There is: 'no', 'yes'"):
             PartitionExplainer("bare")(strangers(3))
-        assert PartitionExplainer("bare", QueryOptions(target="yes"))(strangers(30)).num_rows
+        assert PartitionExplainer("bare", BatchOptions(target="yes"))(strangers(30)).num_rows
 
     def test_other_things_than_rows(self):
         pytest.importorskip("pyspark")
@@ -409,7 +409,7 @@ class TestShards:
         twice = [many / "part-1.parquet", many / "more" / ".." / "part-1.parquet"]
         refused(DataError, "Two files of rows are called 'part-1.parquet'", rows=twice)
         refused(ArtefactError, "There is no folder 'nowhere'", artefact="nowhere")
-        refused(SettingError, "The 'target' of Wish 'maybe'", options=QueryOptions(target="maybe"))
+        refused(SettingError, "The 'target' of BatchOptions 'maybe'", options=BatchOptions(target="maybe"))
         refused(SettingError, "Answers cannot go where the rows are", out=many / "out")
         refused(SettingError, "Answers cannot go where the rows are", rows=[many / "part-1.parquet"], out=many)
         refused(SettingError, "_SUCCESS is a file. Give the name of a folder", out=many / "_SUCCESS")

@@ -4,9 +4,9 @@ One function of a partition, Arrow in and Arrow out, and thin adapters over it: 
 Ray Data, Spark. Rows are cut up, handed out and tried again by those engines.
 """
 
-from avcg.batch.answerer import QueryOptions, Totals
+from avcg.batch.answerer import BatchOptions, Totals
 from avcg.batch.engines import explain_ray, explain_spark
 from avcg.batch.partition import PartitionExplainer
 from avcg.batch.shards import explain_shards
 
-__all__ = ["PartitionExplainer", "QueryOptions", "Totals", "explain_ray", "explain_shards", "explain_spark"]
+__all__ = ["BatchOptions", "PartitionExplainer", "Totals", "explain_ray", "explain_shards", "explain_spark"]

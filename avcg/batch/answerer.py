@@ -22,6 +22,7 @@ from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artefact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
+from avcg.method.query import QueryOptions
 from avcg.space.encoding import Flags, Positions
 from avcg.space.tabular import TabularSpace, table_of
 
@@ -32,48 +33,34 @@ TOGETHER, TILE = 4096, 64
 
 
 @dataclass(frozen=True)
-class QueryOptions:
-    """What is asked of every row.
+class BatchOptions(QueryOptions):
+    """What is asked of every row of a table.
 
     Attributes:
         target: The outcome wanted; None: the one that the artefact was fitted for.
-        n: Answers for each row.
-        vary: The columns that may change; None: all that the schema lets.
-        ranges: By column, where it may go: the lowest and the highest, or categories.
-        min_prob: The probability that the model in force must give the target.
-        max_changes: How many columns may change at once.
-        refine: Whether to spend more time to come closer.
         only_denied: Whether rows that have the outcome already are left out.
-        seed: Of the latents that are tried; None: as trained.
+        seed: Seed of the latents that are tried; None: as trained.
 
-    >>> Wish(target="yes", n=2, vary=["income", "months"]).vary
+    >>> BatchOptions(target="yes", n=2, vary=["income", "months"]).vary
     ('income', 'months')
     """
 
     target: Any = None
-    n: int = 1
-    vary: Sequence[str] | None = None
-    ranges: Mapping[str, Any] | None = None
-    min_prob: float | None = None
-    max_changes: int | None = None
-    refine: bool = False
     only_denied: bool = True
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        check_int(self.n, "'n' of Wish", 1)
+        super().__post_init__()
         if self.vary is not None:
             if isinstance(self.vary, str):
-                raise SettingError(f"The 'vary' of Wish must be a list of columns. Got {self.vary!r} instead.")
+                raise SettingError(f"The 'vary' of a query must be a list of columns. Got {self.vary!r} instead.")
             object.__setattr__(self, "vary", tuple(self.vary))
-        if self.min_prob is not None and not 0 < self.min_prob < 1:
-            raise SettingError(f"The 'min_prob' of Wish must be in (0, 1). Got {self.min_prob!r} instead.")
         if self.max_changes is not None:
-            check_int(self.max_changes, "'max_changes' of Wish", 1)
+            check_int(self.max_changes, "'max_changes' of a query", 1)
         if self.seed is not None:
-            check_int(self.seed, "'seed' of Wish", 0)
+            check_int(self.seed, "'seed' of a query", 0)
         if not isinstance(self.refine, bool):
-            raise SettingError(f"The 'refine' of Wish must be True or False. Got {self.refine!r} instead.")
+            raise SettingError(f"The 'refine' of a query must be True or False. Got {self.refine!r} instead.")
 
 
 @dataclass
@@ -165,17 +152,17 @@ class Answerer:
         readings: How each column is read.
 
     Raises:
-        AvcgError: If the wish cannot be meant.
+        AvcgError: If what is asked cannot be meant.
     """
 
-    def __init__(self, artefact: StoredExplainer, options: QueryOptions) -> None:
-        self._explainer, self._space, self._wish = artefact.explainer, artefact.space, options
+    def __init__(self, artefact: StoredExplainer, options: BatchOptions) -> None:
+        self._explainer, self._space, self._options = artefact.explainer, artefact.space, options
         if options.seed is not None:
             self._explainer = copy.copy(artefact.explainer)  # which others use as well
             self._explainer.random_state = options.seed
         self.target = _target(self._explainer.classes_.tolist(), options, artefact.noted)
         self.readings = readings_of(self._space.schema, artefact.noted.get("dtypes", {}))
-        check_columns("The 'vary' of Wish", options.vary or (), self._space.schema.names)
+        check_columns("The 'vary' of a query", options.vary or (), self._space.schema.names)
         self._space.restrict(options.vary, options.ranges, options.max_changes)  # whatever is wrong with it is said now
 
     def check(self, columns: Sequence[str], name: str) -> None:
@@ -216,7 +203,7 @@ class Answerer:
         # Sums in one order on every machine; and threads for so little work only wait for each other. Processes do not.
         with threadpool_limits(1):
             codes = self._encoded(piece, rows)
-            places = self._denied(rows, codes) if self._wish.only_denied else np.arange(len(rows))
+            places = self._denied(rows, codes) if self._options.only_denied else np.arange(len(rows))
             return [
                 Answered(piece, group[:count], self._together(rows.iloc[group]).take(np.arange(count)))
                 for group, count in _groups(places)
@@ -230,17 +217,7 @@ class Answerer:
             raise DataError(f"{piece.name}: {error}") from None
 
     def _together(self, rows: pd.DataFrame) -> Counterfactuals:
-        options = self._wish
-        return self._explainer.generate(
-            rows,
-            self.target,
-            n=options.n,
-            vary=options.vary,
-            ranges=options.ranges,
-            min_prob=options.min_prob,
-            max_changes=options.max_changes,
-            refine=options.refine,
-        )
+        return self._explainer.query(rows, self.target, self._options)
 
     def _denied(self, rows: pd.DataFrame, codes: torch.Tensor) -> Positions:
         """Which rows do not have the outcome yet."""
@@ -249,7 +226,7 @@ class Answerer:
         for group, count in _groups(np.arange(len(rows))):
             decider = self._explainer.decider_.bind_rows(rows.iloc[group])
             found, wanted = decider.probabilities(codes[group]), torch.full((len(group),), target)
-            has_it.append(np.asarray(decider.valid(found, wanted, self._wish.min_prob))[:count])
+            has_it.append(np.asarray(decider.valid(found, wanted, self._options.min_prob))[:count])
         return np.flatnonzero(~np.concatenate(has_it))
 
 
@@ -260,13 +237,13 @@ def _groups(places: Positions) -> Iterator[tuple[Positions, int]]:
         yield np.pad(some, (0, -len(some) % TILE), mode="edge"), len(some)
 
 
-def _target(classes: list[Any], options: QueryOptions, noted: Mapping[str, Any]) -> Any:
+def _target(classes: list[Any], options: BatchOptions, noted: Mapping[str, Any]) -> Any:
     if options.target is not None:
         same = [label for label in classes if label == options.target]
-        return same[0] if same else label_of("The 'target' of Wish", str(options.target), classes)
+        return same[0] if same else label_of("The 'target' of a query", str(options.target), classes)
     if "positive" not in noted:
         raise SettingError(
-            "This artefact does not say which outcome is wanted. Name it with the 'target' of Wish."
+            "This artefact does not say which outcome is wanted. Name it with the 'target' of a query."
             f" {did_you_mean('', classes)}"
         )
     return noted["positive"]

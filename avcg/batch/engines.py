@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from avcg.batch.answerer import QueryOptions
+from avcg.batch.answerer import BatchOptions
 from avcg.batch.chunks import arrow
 from avcg.batch.columns import OWN, own_names
 from avcg.batch.partition import PartitionExplainer
@@ -22,7 +22,7 @@ BATCH = 10_000  # rows that an actor answers at a time
 def explain_ray(
     dataset: Dataset,
     artefact: str | Path,
-    options: QueryOptions | None = None,
+    options: BatchOptions | None = None,
     *,
     workers: int | None = None,
     batch: int = BATCH,
@@ -53,7 +53,7 @@ def explain_ray(
     if not isinstance(dataset, Dataset):
         raise SettingError(f"The 'dataset' of explain_ray must be one of Ray Data. Got a {type(dataset).__name__}.")
     check_int(batch, "'batch' of explain_ray", 1)
-    explainer = PartitionExplainer(str(artefact), options or QueryOptions())
+    explainer = PartitionExplainer(str(artefact), options or BatchOptions())
     explainer.answerer()  # what is wrong with the wish is said before anything is started
     known = dataset.schema()
     if known is not None:  # of an empty dataset nobody knows it
@@ -75,7 +75,7 @@ def explain_ray(
     return dataset.map_batches(Actor, compute=pool, num_cpus=min(1.0, max(there - 1, there / 2) / workers), **how)
 
 
-def explain_spark(frame: DataFrame, artefact: str | Path, options: QueryOptions | None = None) -> DataFrame:
+def explain_spark(frame: DataFrame, artefact: str | Path, options: BatchOptions | None = None) -> DataFrame:
     """Answer a DataFrame of Spark, lazily as all of it.
 
     Batches go through `PartitionExplainer` in Arrow (``mapInArrow``): pandas would make fractions of whole numbers with
@@ -98,7 +98,7 @@ def explain_spark(frame: DataFrame, artefact: str | Path, options: QueryOptions 
         raise MissingExtraError("pyspark", "spark", "Answering on Spark") from None
     if not hasattr(frame, "mapInArrow"):
         raise SettingError(f"The 'frame' of explain_spark must be a DataFrame of Spark. Got a {type(frame).__name__}.")
-    explainer = PartitionExplainer(str(artefact), options or QueryOptions())
+    explainer = PartitionExplainer(str(artefact), options or BatchOptions())
     explainer.schema(frame.limit(0).toArrow().schema, "the frame")
     kinds = {"int64": LongType, "float64": DoubleType, "string": StringType}
     own = own_names(frame.columns, numbered=False)

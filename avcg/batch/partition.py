@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.answerer import Answerer, QueryOptions, Totals, digest_of, opened
+from avcg.batch.answerer import Answerer, BatchOptions, Totals, digest_of, opened
 from avcg.batch.chunks import ArrowPiece, arrow
 from avcg.batch.columns import Layout
 from avcg.errors import SettingError
@@ -39,7 +39,7 @@ class PartitionExplainer:
     """
 
     artefact: str
-    options: QueryOptions = field(default_factory=QueryOptions)
+    options: BatchOptions = field(default_factory=BatchOptions)
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

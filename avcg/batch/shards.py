@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.answerer import QueryOptions, Totals
+from avcg.batch.answerer import BatchOptions, Totals
 from avcg.batch.chunks import arrow
 from avcg.batch.columns import Layout
 from avcg.batch.parquet import ParquetAnswers, read_note, whole_file
@@ -29,7 +29,7 @@ def explain_shards(
     rows: str | Path | Sequence[str | Path],
     out: str | Path,
     artefact: str | Path,
-    options: QueryOptions | None = None,
+    options: BatchOptions | None = None,
     *,
     workers: int = 2,
     chunk: int = CHUNK,
@@ -54,7 +54,7 @@ def explain_shards(
     Raises:
         AvcgError: If something is missing or does not fit, the folder is in use, or a worker was killed.
     """
-    shards = Shards.of(rows, out, PartitionExplainer(str(artefact), options or QueryOptions()))
+    shards = Shards.of(rows, out, PartitionExplainer(str(artefact), options or BatchOptions()))
     totals = Totals()
     for each in shards.answered(workers, chunk):
         totals.add(each)

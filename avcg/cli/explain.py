@@ -76,13 +76,13 @@ def explain(
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.batch.answerer import TOGETHER, QueryOptions, Totals, digest_of, opened
+    from avcg.batch.answerer import TOGETHER, BatchOptions, Totals, digest_of, opened
     from avcg.batch.partition import PartitionExplainer
     from avcg.cli.explain_options import ranges_of, varied, wanted
 
     # By the path that workers know it by, so that it is read once here.
     artefact = opened(str(Path(directory).absolute()), digest_of(directory))
-    options = QueryOptions(
+    options = BatchOptions(
         wanted(artefact, target), n, varied(artefact, vary), ranges_of(ranges or (), artefact.space.schema), min_prob,
         max_changes, refine, only_denied, seed,
     )  # fmt: skip

@@ -239,18 +239,23 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         Returns:
             One answer, or n, for each row, with its status.
         """
-        if not isinstance(refine, (bool, Refinement)):
-            raise SettingError(f"The 'refine' of generate must be True, False or a Refinement. Got {refine!r} instead.")
-        if time_budget is not None and refine is False:
-            raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
-        effort = Refinement() if refine is True else refine or None
-        options = QueryOptions(n, vary, ranges, min_prob, max_changes)
-        return self._generate(X, target, options, effort, Deadline.after(time_budget))
+        return self.query(X, target, QueryOptions(n, vary, ranges, min_prob, max_changes, refine, time_budget))
 
-    def _generate(
-        self, X: Any, target: Any, options: QueryOptions, effort: Refinement | None, deadline: Deadline
-    ) -> Counterfactuals:
+    def query(self, X: Any, target: Any, options: QueryOptions) -> Counterfactuals:
+        """The same as `generate`, with everything that is asked for in one object.
+
+        Args:
+            X: Rows in user units.
+            target: As in `generate`.
+            options: What is asked for beside them.
+        """
         check_is_fitted(self)
+        if not isinstance(options.refine, (bool, Refinement)):
+            raise SettingError(
+                f"The 'refine' of a query must be True, False or a Refinement. Got {options.refine!r} instead."
+            )
+        effort = Refinement() if options.refine is True else options.refine or None
+        deadline = Deadline.after(options.time_budget)
         rows = as_rows(X)
         read = self.space_.read(rows)
         encoded = self.space_.encode(read)

@@ -30,6 +30,8 @@ class QueryOptions:
         ranges: Where values may go in this query, likewise.
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
         max_changes: How many features may change at once; one number, or one for each row.
+        refine: Whether to take back what an answer does not need, or a `Refinement` that says how; slower and closer.
+        time_budget: Seconds after which refining stops, with the best so far; None: no limit.
     """
 
     n: int = 1
@@ -37,12 +39,16 @@ class QueryOptions:
     ranges: Any = None
     min_prob: float | None = None
     max_changes: int | Sequence[int] | None = None
+    refine: Any = False
+    time_budget: float | None = None
 
     def __post_init__(self) -> None:
         check_int(self.n, "'n' of a query", 1)
         low_enough = isinstance(self.min_prob, numbers.Real) and not isinstance(self.min_prob, bool)
         if self.min_prob is not None and not (low_enough and 0 < self.min_prob < 1):
             raise SettingError(f"The 'min_prob' of a query must be in (0, 1). Got {self.min_prob!r} instead.")
+        if self.time_budget is not None and self.refine is False:
+            raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
 
     @property
     def restricts(self) -> bool:

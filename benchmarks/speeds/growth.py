@@ -84,22 +84,22 @@ def _draw(found: Mapping[str, Mapping[int, float]], place: Path) -> None:
 
 _ON_RAY = """
 import sys, ray
-from avcg.scale import Wish, explain_ray
+from avcg.scale import BatchOptions, explain_ray
 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False)
 ray.data.DataContext.get_current().enable_progress_bars = False
 rows = ray.data.read_parquet(sys.argv[1])
-explain_ray(rows, sys.argv[2], Wish(target=">50K", only_denied=False)).write_parquet(sys.argv[3])
+explain_ray(rows, sys.argv[2], BatchOptions(target=">50K", only_denied=False)).write_parquet(sys.argv[3])
 """
 _ON_SPARK = """
 import os, sys
 os.environ["PYSPARK_PYTHON"] = sys.executable
 from pyspark.sql import SparkSession
-from avcg.scale import Wish, explain_spark
+from avcg.scale import BatchOptions, explain_spark
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False).config("spark.driver.memory", "2g")
 spark = spark.config("spark.sql.execution.arrow.maxRecordsPerBatch", 10000).getOrCreate()
 spark.sparkContext.setLogLevel("ERROR")
 rows = spark.read.parquet(sys.argv[1]).repartition(8)
-explain_spark(rows, sys.argv[2], Wish(target=">50K", only_denied=False)).write.parquet(sys.argv[3])
+explain_spark(rows, sys.argv[2], BatchOptions(target=">50K", only_denied=False)).write.parquet(sys.argv[3])
 """
 
 
