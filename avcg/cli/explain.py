@@ -83,9 +83,16 @@ def explain(
     # By the path that workers know it by, so that it is read once here.
     artefact = opened(str(Path(directory).absolute()), digest_of(directory))
     options = BatchOptions(
-        wanted(artefact, target), n, varied(artefact, vary), ranges_of(ranges or (), artefact.space.schema), min_prob,
-        max_changes, refine, only_denied, seed,
-    )  # fmt: skip
+        target=wanted(artefact, target),
+        n=n,
+        vary=varied(artefact, vary),
+        ranges=ranges_of(ranges or (), artefact.space.schema),
+        min_prob=min_prob,
+        max_changes=max_changes,
+        refine=refine,
+        only_denied=only_denied,
+        seed=seed,
+    )
     explainer, size = PartitionExplainer(directory, options), -(-chunk // TOGETHER) * TOGETHER
     totals, shown = Totals(), list[dict[str, object]]()
     if place is not None and folder:
