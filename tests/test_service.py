@@ -644,7 +644,7 @@ class TestSlowHeads:
 
 
 class TestMetrics:
-    LINE = re.compile(r'^(avcg_\w+?)(\{(\w+="[^"\\\n]*")(,\w+="[^"\\\n]*")*\})? (\d+(\.\d+)?)$')
+    LINE = re.compile(r'^(avcg_\w+?)(\{(\w+="[^"\\\n]*")(,\w+="[^"\\\n]*")*\})? (\d+(\.\d+)?(e[+-]\d+)?)$')
 
     def test_they_are_what_prometheus_reads(self, engine, row):
         app = create_app(engine)
@@ -854,7 +854,7 @@ class TestCommand:
         code = """
 import sys
 sys.modules["torch"] = None
-from avcg.commands.serve import _app
+from avcg.cli.serve import _app
 _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
 """
         command = [sys.executable, "-c", code, str(folders / "graphs"), str(tmp_path / "rows.csv")]
