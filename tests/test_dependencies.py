@@ -107,3 +107,14 @@ def test_the_oldest_versions_tested_are_those_promised():
     """Numbers alone are compared: 1.26 is 1.26.0."""
     oldest = {name: re.sub(r"(\.0)+$", "", version) for name, version in pins("constraints-oldest.txt").items()}
     assert oldest == {name: re.sub(r"(\.0)+$", "", bound) for name, bound in PROMISED.items()}
+
+
+def test_the_workflow_runs_make_targets_that_exist_on_the_pythons_declared():
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text()
+    runs = re.findall(r'target: ([\w-]+), python: "([\d.]+)"', workflow)
+    targets = re.findall(r"^([\w-]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {target for target, _ in runs} <= set(targets)
+    classifiers = [f"Programming Language :: Python :: {python}" for target, python in runs if target == "test"]
+    assert classifiers == [
+        one for one in PROJECT["classifiers"] if one.startswith("Programming Language :: Python :: 3.")
+    ]
