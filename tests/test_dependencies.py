@@ -104,9 +104,13 @@ def test_every_requirement_has_a_pin():
 
 
 def test_the_oldest_versions_tested_are_those_promised():
-    """Numbers alone are compared: 1.26 is 1.26.0."""
-    oldest = {name: re.sub(r"(\.0)+$", "", version) for name, version in pins("constraints-oldest.txt").items()}
-    assert oldest == {name: re.sub(r"(\.0)+$", "", bound) for name, bound in PROMISED.items()}
+    """Polars is no requirement, but its frames are taken: the tests start at the oldest polars of their own."""
+    oldest, promised = pins("constraints-oldest.txt"), PROMISED | {"polars": EXTRAS["dev"]["polars"]}
+    assert oldest.keys() == promised.keys()
+    trailing = re.compile(r"(\.0)+$")  # 1.26 is 1.26.0
+    assert [
+        (name, oldest[name]) for name in oldest if trailing.sub("", oldest[name]) != trailing.sub("", promised[name])
+    ] == []
 
 
 def test_the_workflow_runs_make_targets_that_exist_on_the_pythons_declared():

@@ -504,10 +504,11 @@ class TestToken:
             assert request(guarded, "GET", path).status_code == 200
 
     def test_a_foreign_name_is_refused_as_long_as_there_is_none(self, engine):
-        local = create_app(engine, hosts=("localhost", "127.0.0.1"))
+        local = create_app(engine, hosts=("localhost", "127.0.0.1", "[::1]"))
         for host, status in (
             ("localhost", 200),
             ("localhost:8000", 200),
+            ("[::1]:8000", 200),
             ("evil.example", 421),
             ("evil.example:80", 421),
         ):
