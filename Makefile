@@ -7,7 +7,7 @@ SOURCES := avcg tests benchmarks docs/hooks
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test test-all test-oldest format lint types docs dist bench results clean
+.PHONY: help setup hooks demo test test-all test-oldest format lint types docs dist bench results clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,6 +30,9 @@ $(VENV)/dev.stamp: $(VENV)/core.stamp
 
 setup: $(VENV)/dev.stamp ## prepare .venv with the package and the development tools
 
+hooks: setup ## check format, lint and types at every commit
+	$(BIN)/pre-commit install
+
 $(VENV)/plots.stamp: $(VENV)/core.stamp
 	$(BIN)/pip install --quiet --editable '.[plots]'
 	@touch $@
@@ -46,16 +49,19 @@ test: setup lint types ## format check, lint, types, the fast tests and the smal
 	$(BIN)/avcg bench run benchmarks/smoke.toml --results $(VENV)/smoke
 	$(BIN)/avcg bench table benchmarks/smoke.toml --results $(VENV)/smoke --metric Val --metric CMV --metric L1
 
-test-all: setup lint types ## the same with the slow tests
-	$(BIN)/pytest -q -n 2
+test-all: setup lint types ## the fast and the slow tests, with branch coverage
+	$(BIN)/pytest -q -n 2 --cov --cov-report=term:skip-covered
 
-# In an environment of its own, so that the everyday one keeps its pins.
+# In an environment of its own, so that the everyday one keeps its pins. Every requirement of the package and of its extras is
+# at its lower bound; the tools of the tests are as new as these allow.
 test-oldest: export PIP_CONSTRAINT := $(CURDIR)/constraints-oldest.txt
 test-oldest: export OMP_NUM_THREADS := 1
 test-oldest: ## the fast tests on the oldest versions that are allowed
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/pip install --quiet torch
-	$(VENV)-oldest/bin/pip install --quiet --editable '.[data]' hypothesis polars pyarrow pytest pytest-xdist
+	$(VENV)-oldest/bin/pip install --quiet --editable '.[data,plots,onnx,serve,batch,ray,spark,dask,trees]' \
+	  httpx hypothesis playwright polars pytest pytest-xdist 'schemathesis>=4' skl2onnx
+	$(VENV)-oldest/bin/pip check
 	$(VENV)-oldest/bin/pytest -q -n 2 -m 'not slow' -p no:cacheprovider
 
 lint: setup
@@ -95,5 +101,5 @@ results: setup ## run every protocol (hours; goes on where it was) and write the
 	$(BIN)/avcg bench page docs/results.md
 
 clean: ## remove what make made
-	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache dist site
+	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache .coverage dist site
 	find avcg tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

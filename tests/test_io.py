@@ -1277,7 +1277,6 @@ class TestTensors:
                 assert (found.dtype, found.shape) == (array.dtype, array.shape), name
                 assert found.tobytes() == array.tobytes(), name
             assert mine[name].flags.writeable
-            assert mine[name].flags.owndata or mine[name].base is None or mine[name].size == 0
 
     @settings(max_examples=60)
     @over(
@@ -1316,7 +1315,7 @@ class TestTensors:
             "a list": file_of([]),
             "an entry that is none": file_of({"a": 3}, b"1234"),
             "an entry that lacks something": file_of({"a": {"dtype": "F32", "shape": [1]}}, b"1234"),
-            "an entry with more": file_of({"a": {**entry(), "code": "x"}}, b"1234"),
+            "a dtype that numpy does not have": file_of({"a": entry("BF16", (2,))}, b"1234"),
             "a dtype that is none": file_of({"a": entry("BF17")}, b"1234"),
             "a dtype that is no text": file_of({"a": entry([])}, b"1234"),
             "a shape with nothing": file_of({"a": entry(shape=[-1])}, b"1234"),
@@ -1340,7 +1339,7 @@ class TestTensors:
         }.values(),
     )
     def test_bytes_that_are_none(self, data):
-        with pytest.raises(ArtefactError, match="These are no tensors"):
+        with pytest.raises(ArtefactError, match="not in the safetensors format"):
             read_tensors(data)
 
     def test_metadata_is_left_alone(self):

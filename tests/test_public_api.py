@@ -4,6 +4,7 @@ Renew the file after a change that is meant: ``python tests/test_public_api.py -
 """
 
 import difflib
+import importlib
 import inspect
 import re
 import sys
@@ -13,21 +14,40 @@ from types import FunctionType, ModuleType
 import avcg
 
 FILE = Path(__file__).parent / "data" / "api.txt"
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 RENEW = "python tests/test_public_api.py --renew"
 
 
 def snapshot():
-    """Every public name with its signature, one a line."""
+    """Every name of ``avcg`` and of the reference pages, with its signature, one a line."""
     lines = [f"avcg {avcg.__version__}"]
-    for name in avcg.__all__:
-        lines += described(f"avcg.{name}", getattr(avcg, name))
-    return "\n".join(lines) + "\n"
+    for path in dict.fromkeys([*(f"avcg.{name}" for name in avcg.__all__), *documented()]):
+        lines += described(path, resolved(path))
+    return "\n".join(dict.fromkeys(lines)) + "\n"
+
+
+def documented():
+    """What the reference pages document: modules, classes and functions, by the path written there."""
+    pages = "\n".join(page.read_text() for page in sorted(REFERENCE.glob("*.md")))
+    return sorted(re.findall(r"^::: ([\w.]+)$", pages, re.MULTILINE))
+
+
+def resolved(path):
+    """The object under a path; a module before a function of the same name, as the reference pages have it."""
+    parent, _, name = path.rpartition(".")
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError:
+        return getattr(importlib.import_module(parent), name)
 
 
 def described(path, thing):
     """Lines about a function, a class with all that is public in it, or a module likewise."""
     if isinstance(thing, ModuleType):
-        own = {name: one for name, one in vars(thing).items() if is_own(name, one, thing.__name__)}
+        names = getattr(
+            thing, "__all__", [name for name, one in vars(thing).items() if is_own(name, one, thing.__name__)]
+        )
+        own = {name: getattr(thing, name) for name in names}
         return [path, *(line for name in sorted(own) for line in described(f"{path}.{name}", own[name]))]
     if inspect.isclass(thing):
         return [f"{path}{called(thing)}", *members(path, thing)]
@@ -103,6 +123,7 @@ def test_it_sees_what_changes():
     assert "avcg.guarantees.Certificate.ASSUMPTION" in lines, "constants"
     assert any(line.startswith("avcg.AVCG.generate(") for line in lines), "methods of a base"
     assert any(line.startswith("avcg.guarantees.Certificate(") for line in lines), "classes in modules"
+    assert any(line.startswith("avcg.bench.run.run(") for line in lines), "modules that only the reference documents"
     assert not [line for line in lines if "._" in line.partition("(")[0] or "0x" in line]
 
 

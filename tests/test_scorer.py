@@ -189,9 +189,9 @@ class TestLight:
     def test_needs_neither_torch_nor_pandas(self, saved):
         code = """
 import json, sys
-for heavy in ("torch", "pandas", "scipy", "sklearn", "safetensors", "narwhals"):
+for heavy in ("torch", "pandas", "scipy", "sklearn", "narwhals"):
     sys.modules[heavy] = None
-from avcg.scorer import Scorer
+from avcg.io.scorer import Scorer
 found = Scorer(sys.argv[1]).answer(json.loads(sys.argv[2]))
 print(json.dumps([found[0].status, found[0].target]))
 """

@@ -504,10 +504,11 @@ class TestToken:
             assert request(guarded, "GET", path).status_code == 200
 
     def test_a_foreign_name_is_refused_as_long_as_there_is_none(self, engine):
-        local = create_app(engine, hosts=("localhost", "127.0.0.1"))
+        local = create_app(engine, hosts=("localhost", "127.0.0.1", "[::1]"))
         for host, status in (
             ("localhost", 200),
             ("localhost:8000", 200),
+            ("[::1]:8000", 200),
             ("evil.example", 421),
             ("evil.example:80", 421),
         ):
@@ -644,7 +645,7 @@ class TestSlowHeads:
 
 
 class TestMetrics:
-    LINE = re.compile(r'^(avcg_\w+?)(\{(\w+="[^"\\\n]*")(,\w+="[^"\\\n]*")*\})? (\d+(\.\d+)?)$')
+    LINE = re.compile(r'^(avcg_\w+?)(\{(\w+="[^"\\\n]*")(,\w+="[^"\\\n]*")*\})? (\d+(\.\d+)?(e[+-]\d+)?)$')
 
     def test_they_are_what_prometheus_reads(self, engine, row):
         app = create_app(engine)
@@ -854,7 +855,7 @@ class TestCommand:
         code = """
 import sys
 sys.modules["torch"] = None
-from avcg.commands.serve import _app
+from avcg.cli.serve import _app
 _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
 """
         command = [sys.executable, "-c", code, str(folders / "graphs"), str(tmp_path / "rows.csv")]

@@ -77,6 +77,7 @@ def _uvicorn() -> tuple[Any, Any]:
     """The server, and the protocol that it speaks."""
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import uvicorn
         from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:
