@@ -19,8 +19,9 @@ from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import HypothesisSplit
+from avcg.method.config import SearchConfig
 from avcg.method.decider import Decider
-from avcg.method.query import choose, repeated_answers
+from avcg.method.query import choose, quantise, repeated_answers
 from avcg.method.refine import Deadline, prune
 
 SHORT = Recipe(steps=400, layers=(64, 64), batch_size=128)
@@ -348,7 +349,7 @@ class TestRefining:
         space = avcg.TabularSpace.fit(avcg.Schema.infer(frame), frame)
         x = torch.zeros(3, 2)
         far = torch.tensor([[1.5, 1.5], [1.0, 0.0], [0.0, 0.7]])
-        found = prune(space, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline())
+        found = prune(space, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline(), rounds=60)
         assert torch.allclose(found[:2, 1], torch.zeros(2)), "what is not needed is undone"
         assert (found[:2, 0] >= 0.5).all()
         assert (found[:2, 0] < 0.7).all()
@@ -444,7 +445,7 @@ class TestRoles:
         assert len(roles.train.sample(20)) <= 20
 
     def test_setting_all_aside_is_refused(self):
-        with pytest.raises(SettingError, match="'n_fresh' 12 of 12"):
+        with pytest.raises(SettingError, match="'n_test' 12 of 12"):
             HypothesisSplit.of(RETRAINS, n_test=12)
 
     def test_a_single_model_has_no_certificate(self):
@@ -476,9 +477,8 @@ class TestDecider:
         decider = Decider(RETRAINS.base, threshold=0.25)
         probabilities = torch.tensor([[0.75, 0.25], [0.76, 0.24]])
         assert decider.decide(probabilities).tolist() == [1, 0]
-        line = decider.line(torch.tensor([1, 0]))
-        assert line[0] == 0.25
-        assert line[1] > 0.75
+        assert decider.valid(probabilities[[0, 0]], torch.tensor([1, 0])).tolist() == [True, False]
+        assert decider.log_odds(torch.tensor([1, 0])).tolist() == pytest.approx([-np.log(3), np.log(3)])
 
     def test_a_threshold_is_for_two_classes(self):
         rng = np.random.default_rng(0)
@@ -525,7 +525,7 @@ class TestImages:
         pixels = rng.integers(0, 60, (120, 8, 8), dtype=np.uint8)
         pixels[y == 1, 2:6, 2:6] += 150
         model = Classifier(hidden=(4,), epochs=30).fit(pixels, y)
-        recipe = Recipe(steps=150, encoder=(8,), layers=(8, 8), batch_size=64, bank=50)
+        recipe = Recipe(steps=150, encoder=(8,), layers=(8, 8), batch_size=64, n_reference=50)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             recourse = AVCG(MCDropout(model), recipe=recipe, survival=0.9).fit(pixels)
@@ -647,43 +647,45 @@ class TestPicture:
 
 class TestChoice:
     def test_cheapest_that_differ(self):
-        space, _ = avcg.TabularSpace.fit(avcg.Schema.infer(TOY.X[["income"]]), TOY.X[["income"]]), None
-        candidates = torch.tensor([[0.0], [1.0], [1.0], [2.0]])[:, None]
-        costs = torch.tensor([[4.0], [1.0], [2.0], [3.0]])
-        assert choose(space, candidates, costs, 3)[:, 0, 0].tolist() == [1.0, 2.0, 0.0]
+        space = avcg.TabularSpace.fit(avcg.Schema.infer(TOY.X[["income"]]), TOY.X[["income"]]).codes
+        candidates = np.float32([[0.0], [1.0], [1.0], [2.0]])[:, None]
+        costs = np.array([[4.0], [1.0], [2.0], [3.0]])
+        assert choose(space, candidates, costs, 3, SearchConfig())[:, 0, 0].tolist() == [1.0, 2.0, 0.0]
 
     def test_of_many_all_are_different_and_the_cheapest_is_first(self):
         X = pd.DataFrame({"a": np.linspace(0.0, 10.0, 50), "b": np.linspace(0.0, 1.0, 50)})
-        space = avcg.TabularSpace.fit(avcg.Schema.infer(X), X)
-        rng = torch.Generator().manual_seed(0)
-        candidates = torch.randn(150, 3, 2, generator=rng)
-        candidates = torch.cat([candidates, candidates[:50]])  # a quarter of them twice
-        costs = torch.rand(150, 3, generator=rng, dtype=torch.float64)
-        costs = torch.cat([costs, costs[:50]])
-        found = choose(space, candidates, costs, 100)
+        space, rng = avcg.TabularSpace.fit(avcg.Schema.infer(X), X).codes, np.random.default_rng(0)
+        candidates = rng.standard_normal((150, 3, 2)).astype(np.float32)
+        candidates = np.concatenate([candidates, candidates[:50]])  # a quarter of them twice
+        costs = rng.random((150, 3))
+        costs = np.concatenate([costs, costs[:50]])
+        config = SearchConfig()
+        found = choose(space, candidates, costs, 100, config)
         for row in range(3):
             mine = found[:, row]
-            assert len(torch.unique(mine, dim=0)) == 100
-            place = (candidates[:, row][None] == mine[:, None]).all(dim=-1).int().argmax(dim=1)
-            assert costs[place[0], row] == costs[:, row].min()
+            assert len(np.unique(mine, axis=0)) == 100
+            first = (candidates[:, row] == mine[0]).all(axis=-1).argmax()
+            lowest = quantise(costs[:, row], config.cost_quantum).min()
+            assert quantise(costs[first, row], config.cost_quantum) == lowest
 
     def test_answers_that_are_the_same_are_seen_among_few_and_many(self):
-        rng = torch.Generator().manual_seed(0)
+        rng = np.random.default_rng(0)
         for n in (1, 2, 5, 40):
-            codes = torch.randint(0, 3, (30 * n, 3), generator=rng).float()
+            codes = rng.integers(0, 3, (30 * n, 3)).astype(np.float32)
             codes[codes == 2] = -0.0  # which is 0
-            each = codes.unflatten(0, (-1, n))
-            same = (each[:, :, None] == each[:, None, :]).all(dim=-1).tril(diagonal=-1).any(dim=-1).flatten()
+            each = codes.reshape(-1, n, 3)
+            pairs = (each[:, :, None] == each[:, None, :]).all(axis=-1)
+            same = np.tril(pairs, -1).any(axis=-1).ravel()
             assert repeated_answers(codes, n).tolist() == same.tolist()
 
 
 OTHER = avcg.Schema.infer(TOY.X[["income"]])
 WRONG = {
-    "a target that is no class": (lambda r: r.generate(DENIED, target=2), DataError, "target 2 is no class"),
-    "a target of another kind": (lambda r: r.generate(DENIED, target="yes"), DataError, "no class of the model"),
+    "a target that is no class": (lambda r: r.generate(DENIED, target=2), DataError, "target 2 is not a class"),
+    "a target of another kind": (lambda r: r.generate(DENIED, target="yes"), DataError, "not a class .* has '0', '1'"),
     "too few targets": (lambda r: r.generate(DENIED, target=[1, 0]), DataError, "one per row"),
-    "no answers": (lambda r: r.generate(DENIED, n=0), SettingError, "'n' of generate must be"),
-    "half an answer": (lambda r: r.generate(DENIED, n=1.5), SettingError, "'n' of generate"),
+    "no answers": (lambda r: r.generate(DENIED, n=0), SettingError, "'n' of a query must be"),
+    "half an answer": (lambda r: r.generate(DENIED, n=1.5), SettingError, "'n' of a query"),
     "a column that is not there": (lambda r: r.generate(DENIED, vary=["incom"]), SchemaError, "Did you mean 'income'"),
     "a range of a column that is not there": (lambda r: r.generate(DENIED, ranges={"x": (0, 1)}), SchemaError, "'x'"),
     "a range that is empty": (lambda r: r.generate(DENIED, ranges={"income": (5, 1)}), SchemaError, "leaves nothing"),

@@ -45,10 +45,9 @@ class TestCalibration:
     def calibrated(offsets, promise, margins):
         """Calibrate on a few models with these offsets, where more margin means a larger x for everyone."""
         space, _ = line_of_numbers()
-        x = torch.full((4, 1), -1.0)
-        query = Query(x, torch.ones(4, dtype=torch.long), space, 1)
+        query = Query(np.full((4, 1), -1.0, np.float32), np.ones(4, np.intp), space.codes)
         deployed = Decider(steps(1.0, [-20.0]))  # always content, so that only the others are in question
-        return calibrate(margins, lambda margin: torch.full_like(x, margin), query, deployed, steps(1.0, offsets),
+        return calibrate(margins, lambda margin: torch.full((4, 1), margin), query, deployed, steps(1.0, offsets),
                          promise)  # fmt: skip
 
     @pytest.mark.parametrize("n_models", [5, 10])

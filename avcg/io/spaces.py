@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import ArtefactError, MissingExtraError, SettingError
+from avcg.explainers.records import MOST_ANSWERS
 from avcg.io.folder import validate
 from avcg.method.config import SearchConfig
 from avcg.schema.features import Continuous
@@ -189,7 +190,7 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     encoding, feasible = unpack_encoding(manifest["space"], arrays)
     config = unpack_config(SearchConfig, manifest["recipe"]["search"])
     count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
-    if count < max(config.latents_per_answer, config.retry_latents) or not size:
+    if count < max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents) or not size:
         raise ArtefactError(f"There are {count} latents of size {size} stored, which is too little to answer with.")
     found = Scored(
         encoding=encoding,
