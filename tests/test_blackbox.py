@@ -929,8 +929,10 @@ class TestTreesFromEndToEnd:
         assert ((TOY.points(delivered.frame) > 0) == (delivered.status == "ok")).all()
         assert (delivered.status == "ok").mean() > 0.8
         assert complaints(TOY.schema, TOY.X, denied, delivered.frame) == []
-        alone = fitted(AVCG(retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap"), model=BlackBox(income_rule, NUMBERS),
-                            recipe=Recipe(steps=20, layers=(16,))), NUMBERS).generate(NUMBERS.head(20))  # fmt: skip
+        short = Recipe(steps=20, layers=(16,))
+        trees = retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap")
+        explainer = fitted(AVCG(trees, model=BlackBox(income_rule, NUMBERS), recipe=short), NUMBERS)
+        alone = explainer.generate(NUMBERS.head(20))
         assert ((income_rule(alone.frame) > 0.5) == ((alone.target == 1) == (alone.status != "not_valid"))).all()
 
 
