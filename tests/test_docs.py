@@ -192,11 +192,11 @@ class TestNames:
         for name in names:
             assert exists(name), name
         for line in re.findall(r"^\| (?!the paper|---)(.+) \|$", page.read_text(), re.MULTILINE):
-            assert re.search(r"`tests/\w+\.py::", line), f"no test proves: {line}"
+            assert re.search(r"`tests/[\w/]+\.py::", line), f"no test proves: {line}"
 
     @each_page
     def test_tests_that_are_named_exist(self, page):
-        for file, path in re.findall(r"`tests/(\w+\.py)::([\w:]+)`", page.read_text()):
+        for file, path in re.findall(r"`tests/([\w/]+\.py)::([\w:]+)`", page.read_text()):
             assert path in listed_in(ROOT / "tests" / file), f"{file}::{path}"
 
     def test_what_is_not_there_is_found(self):

@@ -94,7 +94,7 @@ GAPS = X.assign(
 )
 CATEGORIES = GAPS.assign(housing=GAPS["housing"].astype("category"))
 SHORT = Recipe(steps=4, layers=(16, 16), encoder=(16,))
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[1] / "data"
 
 
 @pytest.fixture(scope="module", autouse=True)

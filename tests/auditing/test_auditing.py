@@ -45,7 +45,7 @@ from avcg.cli.main import app
 from avcg.errors import AvcgError, DataError, SettingError
 from avcg.hypotheses.predictors import Stacked
 
-STORED = Path(__file__).parent / "data" / "answers-v1.json"
+STORED = Path(__file__).parents[1] / "data" / "answers-v1.json"
 SPRING, AUTUMN = toys.loans(n=400), toys.loans(n=400, seed=5)
 SCHEMA = SPRING.schema.at_most(3)
 

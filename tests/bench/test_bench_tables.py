@@ -12,7 +12,7 @@ from rich.console import Console
 from avcg.bench import figures, tables
 from avcg.errors import DataError, MissingExtraError, SettingError
 
-PAPER = pd.read_csv(Path(__file__).parent.parent / "benchmarks" / "paper.csv")
+PAPER = pd.read_csv(Path(__file__).parents[2] / "benchmarks" / "paper.csv")
 LEVELS = (0.0, 0.1, 0.8)
 
 

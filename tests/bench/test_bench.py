@@ -17,7 +17,7 @@ from avcg.bench.run import run
 from avcg.bench.store import KEYS, Store
 from avcg.errors import DataError, SettingError
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 TIMES = ["Time", "Time100", "TimeFrame"]
 
 TINY = """

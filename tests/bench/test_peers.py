@@ -19,7 +19,7 @@ from avcg.method.decider import Decider
 from avcg.metrics.evaluate import Context
 from avcg.models.networks import cnn
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "benchmarks" / "peers"
 
 
