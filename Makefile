@@ -91,9 +91,9 @@ dist: setup ## build wheel and sdist, install each in a new environment, and try
 
 bench: setup ## the speed figures quoted in the documentation (half an hour; nothing else should run beside it)
 	for what in space hypotheses retraining train alone searches; do $(BIN)/python benchmarks/speed.py $$what || exit 1; done
-	$(BIN)/python benchmarks/speed.py fit --threads 1 --artefact $(VENV)/adult
+	$(BIN)/python benchmarks/speed.py fit --threads 1 --artifact $(VENV)/adult
 	for what in generate certify scale stream onnx serve; do \
-	  $(BIN)/python benchmarks/speed.py $$what --artefact $(VENV)/adult || exit 1; \
+	  $(BIN)/python benchmarks/speed.py $$what --artifact $(VENV)/adult || exit 1; \
 	done
 
 results: setup ## run every protocol (hours; goes on where it was) and write the results page

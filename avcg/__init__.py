@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from avcg.hypotheses.retrains import retrains as retrains
     from avcg.hypotheses.variational import SWAG as SWAG
     from avcg.hypotheses.variational import MeanFieldVI as MeanFieldVI
-    from avcg.io.artefact import load as load
+    from avcg.io.artifact import load as load
     from avcg.method import risk as risk
     from avcg.method.objective import Weights as Weights
     from avcg.method.recipe import Recipe as Recipe
@@ -93,7 +93,7 @@ _HOME = {
     "from_sklearn": "avcg.models.sklearn",
     "from_torch": "avcg.models.sklearn",
     "from_models": "avcg.hypotheses.from_models",
-    "load": "avcg.io.artefact",
+    "load": "avcg.io.artifact",
     "multiplicity": "avcg.hypotheses.multiplicity",
     "rashomon_set": "avcg.hypotheses.rashomon",
     "retrains": "avcg.hypotheses.retrains",

@@ -31,7 +31,7 @@ class DataFileError(AvcgError, OSError):
     """A dataset file that is missing, truncated or not the published one."""
 
 
-class ArtefactError(AvcgError, OSError):
+class ArtifactError(AvcgError, OSError):
     """A stored explainer that is missing, changed, newer than this avcg, or made for another model."""
 
 

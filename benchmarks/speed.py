@@ -4,16 +4,16 @@
     python benchmarks/speed.py hypotheses [--device cuda]
     python benchmarks/speed.py retraining
     python benchmarks/speed.py train [--device cuda]
-    python benchmarks/speed.py fit [--artefact DIR, to store it]
+    python benchmarks/speed.py fit [--artifact DIR, to store it]
     python benchmarks/speed.py gpu --device cuda
-    python benchmarks/speed.py generate [--artefact DIR]
-    python benchmarks/speed.py certify [--artefact DIR]
-    python benchmarks/speed.py scale [--artefact DIR] [--picture FILE.png]
-    python benchmarks/speed.py stream [--artefact DIR] [--rows 1000000]
+    python benchmarks/speed.py generate [--artifact DIR]
+    python benchmarks/speed.py certify [--artifact DIR]
+    python benchmarks/speed.py scale [--artifact DIR] [--picture FILE.png]
+    python benchmarks/speed.py stream [--artifact DIR] [--rows 1000000]
     python benchmarks/speed.py alone
     python benchmarks/speed.py searches
-    python benchmarks/speed.py onnx [--artefact DIR]
-    python benchmarks/speed.py serve [--artefact DIR] [--seconds 60]
+    python benchmarks/speed.py onnx [--artifact DIR]
+    python benchmarks/speed.py serve [--artifact DIR] [--seconds 60]
 
 Machines are noisy: every figure is a median of repeats, and the ratio is the one to quote.
 """
@@ -38,16 +38,16 @@ def main() -> None:
         "hypotheses": lambda o: models.hypotheses(o.device, o.repeats),
         "retraining": lambda o: models.retraining(o.device, o.repeats),
         "train": lambda o: steps.train(o.device, o.repeats),
-        "fit": lambda o: steps.fit(o.artefact),
+        "fit": lambda o: steps.fit(o.artifact),
         "gpu": lambda o: pictures.gpu(o.device, o.repeats),
-        "generate": lambda o: answers.generate(o.repeats, o.artefact),
-        "certify": lambda o: answers.certify(o.repeats, o.artefact),
-        "scale": lambda o: growth.scale(o.repeats, o.artefact, o.picture),
-        "stream": lambda o: growth.stream(o.rows, o.artefact),
+        "generate": lambda o: answers.generate(o.repeats, o.artifact),
+        "certify": lambda o: answers.certify(o.repeats, o.artifact),
+        "scale": lambda o: growth.scale(o.repeats, o.artifact, o.picture),
+        "stream": lambda o: growth.stream(o.rows, o.artifact),
         "alone": lambda o: answers.alone(o.repeats),
         "searches": lambda o: answers.searches(o.repeats),
-        "onnx": lambda o: served.onnx(o.repeats, o.artefact),
-        "serve": lambda o: served.serve(o.seconds, o.artefact),
+        "onnx": lambda o: served.onnx(o.repeats, o.artifact),
+        "serve": lambda o: served.serve(o.seconds, o.artifact),
     }
     parser.add_argument("what", choices=list(runs))
     parser.add_argument("--rows", type=int, default=1_000_000)
@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=None, help="of torch; default: its own choice")
     parser.add_argument("--seconds", type=float, default=60.0, help="of asking the service")
-    parser.add_argument("--artefact", default=None, help="an explainer of Adult saved with graphs; default: fit one")
+    parser.add_argument("--artifact", default=None, help="an explainer of Adult saved with graphs; default: fit one")
     parser.add_argument("--picture", default=None, help="where to draw how cost grows")
     options = parser.parse_args()
     if options.threads:

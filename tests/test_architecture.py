@@ -23,7 +23,7 @@ FORWARDS = {
     ("schema.schema", "schema.describe", "describe"),
     ("schema.schema", "schema.describe", "__repr__"),
     ("space.codes", "space.tabular", "tensors"),
-    ("explainers.avcg", "io.artefact", "save"),
+    ("explainers.avcg", "io.artifact", "save"),
     ("explainers.avcg", "io.onnx", "to_onnx"),
     ("auditing.audit", "report.audit_page", "to_html"),
 }

@@ -17,10 +17,10 @@ from threadpoolctl import threadpool_limits
 from avcg.batch.chunks import ArrowPiece, TextPiece, readings_of, typed
 from avcg.batch.columns import Answered
 from avcg.batch.parsing import check_columns, label_of
-from avcg.errors import ArtefactError, DataError, SettingError, check_int, did_you_mean, enumerate_some
+from avcg.errors import ArtifactError, DataError, SettingError, check_int, did_you_mean, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.io.artefact import about, load
+from avcg.io.artifact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
 from avcg.method.query import QueryOptions
 from avcg.space.encoding import Flags, Positions
@@ -37,7 +37,7 @@ class BatchOptions(QueryOptions):
     """What is asked of every row of a table.
 
     Attributes:
-        target: The outcome wanted; None: the one that the artefact was fitted for.
+        target: The outcome wanted; None: the one that the artifact was fitted for.
         only_denied: Whether rows that have the outcome already are left out.
         seed: Seed of the latents that are tried; None: as trained.
 
@@ -111,29 +111,29 @@ class StoredExplainer:
 
 
 def digest_of(path: str) -> str:
-    """What tells an artefact from any other.
+    """What tells an artifact from any other.
 
     Raises:
-        ArtefactError: If there is none.
+        ArtifactError: If there is none.
     """
     return str(read_manifest(path, FORMAT, VERSION)["sha256"])
 
 
 @lru_cache(maxsize=1)
 def opened(path: str, digest: str) -> StoredExplainer:
-    """An artefact, read once in a process.
+    """An artifact, read once in a process.
 
     Args:
         path: Where it lies.
         digest: Which one it is: answers of two must never be mixed.
 
     Raises:
-        ArtefactError: If it cannot be opened, or is another.
+        ArtifactError: If it cannot be opened, or is another.
         SettingError: If it is about images.
     """
     explainer, noted = load(path), about(path)
     if digest_of(path) != digest:
-        raise ArtefactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
+        raise ArtifactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
     table = table_of(explainer.space_)
     if table is None:
         raise SettingError(f"{path} is about images, and only tables are answered here. Use it from Python.")
@@ -144,7 +144,7 @@ class Answerer:
     """A stored explainer that answers pieces of tables.
 
     Args:
-        artefact: The explainer.
+        artifact: The explainer.
         options: What is asked of every row.
 
     Attributes:
@@ -155,13 +155,13 @@ class Answerer:
         AvcgError: If what is asked cannot be meant.
     """
 
-    def __init__(self, artefact: StoredExplainer, options: BatchOptions) -> None:
-        self._explainer, self._space, self._options = artefact.explainer, artefact.space, options
+    def __init__(self, artifact: StoredExplainer, options: BatchOptions) -> None:
+        self._explainer, self._space, self._options = artifact.explainer, artifact.space, options
         if options.seed is not None:
-            self._explainer = copy.copy(artefact.explainer)  # which others use as well
+            self._explainer = copy.copy(artifact.explainer)  # which others use as well
             self._explainer.random_state = options.seed
-        self.target = _target(self._explainer.classes_.tolist(), options, artefact.noted)
-        self.readings = readings_of(self._space.schema, artefact.noted.get("dtypes", {}))
+        self.target = _target(self._explainer.classes_.tolist(), options, artifact.noted)
+        self.readings = readings_of(self._space.schema, artifact.noted.get("dtypes", {}))
         check_columns("The 'vary' of a query", options.vary or (), self._space.schema.names)
         self._space.restrict(options.vary, options.ranges, options.max_changes)  # whatever is wrong with it is said now
 
@@ -243,7 +243,7 @@ def _target(classes: list[Any], options: BatchOptions, noted: Mapping[str, Any])
         return same[0] if same else label_of("The 'target' of a query", str(options.target), classes)
     if "positive" not in noted:
         raise SettingError(
-            "This artefact does not say which outcome is wanted. Name it with the 'target' of a query."
+            "This artifact does not say which outcome is wanted. Name it with the 'target' of a query."
             f" {did_you_mean('', classes)}"
         )
     return noted["positive"]

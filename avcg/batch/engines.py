@@ -21,7 +21,7 @@ BATCH = 10_000  # rows that an actor answers at a time
 
 def explain_ray(
     dataset: Dataset,
-    artefact: str | Path,
+    artifact: str | Path,
     options: BatchOptions | None = None,
     *,
     workers: int | None = None,
@@ -29,13 +29,13 @@ def explain_ray(
 ) -> Dataset:
     """Answer a dataset of Ray Data, lazily as all of it.
 
-    Actors read the artefact once each and answer batches as `PartitionExplainer` does. Ray tries a batch again whose
+    Actors read the artifact once each and answer batches as `PartitionExplainer` does. Ray tries a batch again whose
     actor was lost.
 
     Args:
         dataset: Of rows; columns that the model does not read are carried along.
-        artefact: The folder of a stored explainer, under the same path on every machine.
-        options: What is asked of every row; None: what the artefact was fitted for.
+        artifact: The folder of a stored explainer, under the same path on every machine.
+        options: What is asked of every row; None: what the artifact was fitted for.
         workers: Actors, each on one processor; None: as many as Ray sees fit.
         batch: Rows that an actor answers at a time.
 
@@ -43,7 +43,7 @@ def explain_ray(
         A dataset with the same columns and those of the answers.
 
     Raises:
-        AvcgError: If a column is missing or of another kind, there is no such artefact, or the wish cannot be meant.
+        AvcgError: If a column is missing or of another kind, there is no such artifact, or the wish cannot be meant.
     """
     try:
         from ray import cluster_resources
@@ -53,7 +53,7 @@ def explain_ray(
     if not isinstance(dataset, Dataset):
         raise SettingError(f"The 'dataset' of explain_ray must be one of Ray Data. Got a {type(dataset).__name__}.")
     check_int(batch, "'batch' of explain_ray", 1)
-    explainer = PartitionExplainer(str(artefact), options or BatchOptions())
+    explainer = PartitionExplainer(str(artifact), options or BatchOptions())
     explainer.answerer()  # what is wrong with the wish is said before anything is started
     known = dataset.schema()
     if known is not None:  # of an empty dataset nobody knows it
@@ -75,22 +75,22 @@ def explain_ray(
     return dataset.map_batches(Actor, compute=pool, num_cpus=min(1.0, max(there - 1, there / 2) / workers), **how)
 
 
-def explain_spark(frame: DataFrame, artefact: str | Path, options: BatchOptions | None = None) -> DataFrame:
+def explain_spark(frame: DataFrame, artifact: str | Path, options: BatchOptions | None = None) -> DataFrame:
     """Answer a DataFrame of Spark, lazily as all of it.
 
     Batches go through `PartitionExplainer` in Arrow (``mapInArrow``): pandas would make fractions of whole numbers with
-    gaps. A Python worker of Spark reads the artefact once. Spark tries a partition again whose executor was lost.
+    gaps. A Python worker of Spark reads the artifact once. Spark tries a partition again whose executor was lost.
 
     Args:
         frame: Of rows; columns that the model does not read are carried along.
-        artefact: The folder of a stored explainer, under the same path on every machine.
-        options: What is asked of every row; None: what the artefact was fitted for.
+        artifact: The folder of a stored explainer, under the same path on every machine.
+        options: What is asked of every row; None: what the artifact was fitted for.
 
     Returns:
         A frame with the same columns and those of the answers.
 
     Raises:
-        AvcgError: If a column is missing or of another kind, there is no such artefact, or the wish cannot be meant.
+        AvcgError: If a column is missing or of another kind, there is no such artifact, or the wish cannot be meant.
     """
     try:
         from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
@@ -98,7 +98,7 @@ def explain_spark(frame: DataFrame, artefact: str | Path, options: BatchOptions 
         raise MissingExtraError("pyspark", "spark", "Answering on Spark") from None
     if not hasattr(frame, "mapInArrow"):
         raise SettingError(f"The 'frame' of explain_spark must be a DataFrame of Spark. Got a {type(frame).__name__}.")
-    explainer = PartitionExplainer(str(artefact), options or BatchOptions())
+    explainer = PartitionExplainer(str(artifact), options or BatchOptions())
     explainer.schema(frame.limit(0).toArrow().schema, "the frame")
     kinds = {"int64": LongType, "float64": DoubleType, "string": StringType}
     own = own_names(frame.columns, numbered=False)

@@ -24,29 +24,29 @@ class PartitionExplainer:
     are told apart by columns of their own that the model does not read, such as an id. Answers do not depend on how a
     table is cut into partitions.
 
-    A process reads the artefact when it is first asked. It must lie under the same path everywhere, and be the same as
-    when this was made: answers of two artefacts are never mixed.
+    A process reads the artifact when it is first asked. It must lie under the same path everywhere, and be the same as
+    when this was made: answers of two artifacts are never mixed.
 
     Args:
-        artefact: The folder of a stored explainer.
+        artifact: The folder of a stored explainer.
         options: What is asked of every row.
 
     Attributes:
-        digest: What tells the artefact from any other.
+        digest: What tells the artifact from any other.
 
     Raises:
-        AvcgError: If there is no such artefact.
+        AvcgError: If there is no such artifact.
     """
 
-    artefact: str
+    artifact: str
     options: BatchOptions = field(default_factory=BatchOptions)
     digest: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.artefact, (str, Path)):
-            raise SettingError(f"The 'artefact' must be the path of a folder. Got a {type(self.artefact).__name__}.")
-        object.__setattr__(self, "digest", digest_of(str(self.artefact)))
-        object.__setattr__(self, "artefact", str(Path(self.artefact).absolute()))  # whatever folder a worker is in
+        if not isinstance(self.artifact, (str, Path)):
+            raise SettingError(f"The 'artifact' must be the path of a folder. Got a {type(self.artifact).__name__}.")
+        object.__setattr__(self, "digest", digest_of(str(self.artifact)))
+        object.__setattr__(self, "artifact", str(Path(self.artifact).absolute()))  # whatever folder a worker is in
 
     def __call__(self, rows: Any) -> Any:
         """Answers to the rows of a partition.
@@ -89,9 +89,9 @@ class PartitionExplainer:
         """Who answers in this process.
 
         Raises:
-            AvcgError: If the artefact cannot be opened or is another one by now, or the wish cannot be meant.
+            AvcgError: If the artifact cannot be opened or is another one by now, or the wish cannot be meant.
         """
-        return Answerer(opened(self.artefact, self.digest), self.options)
+        return Answerer(opened(self.artifact, self.digest), self.options)
 
     def numbered(self, piece: ArrowPiece) -> tuple[Any, Totals]:
         """Answers to a piece of a file, each with the place of its row there, and what there was to do."""

@@ -28,7 +28,7 @@ _DONE = "_SUCCESS"  # written last; as others do, so that what waits for Spark o
 def explain_shards(
     rows: str | Path | Sequence[str | Path],
     out: str | Path,
-    artefact: str | Path,
+    artifact: str | Path,
     options: BatchOptions | None = None,
     *,
     workers: int = 2,
@@ -36,15 +36,15 @@ def explain_shards(
 ) -> Totals:
     """Answer a folder of parquet files: for each a file of the same name with what ``avcg explain`` would write.
 
-    A file of answers is there whole or not at all. What is there already, of the same rows, artefact and wish, is not
+    A file of answers is there whole or not at all. What is there already, of the same rows, artifact and wish, is not
     done again, so that whoever was interrupted runs the same once more; rows are neither lost nor doubled. When all is
     there, a file ``_SUCCESS`` is written.
 
     Args:
         rows: A folder, with those in it, or files.
         out: The folder to write to; made where there is none.
-        artefact: The folder of a stored explainer.
-        options: What is asked of every row; None: what the artefact was fitted for.
+        artifact: The folder of a stored explainer.
+        options: What is asked of every row; None: what the artifact was fitted for.
         workers: Processes, each with one thread and one file at a time.
         chunk: Rows that each holds in memory at a time.
 
@@ -54,7 +54,7 @@ def explain_shards(
     Raises:
         AvcgError: If something is missing or does not fit, the folder is in use, or a worker was killed.
     """
-    shards = Shards.of(rows, out, PartitionExplainer(str(artefact), options or BatchOptions()))
+    shards = Shards.of(rows, out, PartitionExplainer(str(artifact), options or BatchOptions()))
     totals = Totals()
     for each in shards.answered(workers, chunk):
         totals.add(each)
@@ -121,7 +121,7 @@ class Shards:
         """What answers depend on."""
         found = self.files[name].stat()
         rows = {"name": name, "bytes": found.st_size, "changed": found.st_mtime_ns}
-        return as_read({"rows": rows, "artefact": self.explainer.digest, "wish": asdict(self.explainer.options)})
+        return as_read({"rows": rows, "artifact": self.explainer.digest, "wish": asdict(self.explainer.options)})
 
     def _finished(self, name: str) -> Totals | None:
         """What was done for a file; None where there is something to do."""
@@ -138,7 +138,7 @@ class Shards:
         inside = rows is not None and (here == rows.resolve() or rows.resolve() in here.parents)
         if inside or any(here == file.resolve().parent for file in self.files.values()):
             raise SettingError(f"Answers cannot go where the rows are. Give another folder than {self.out}.")
-        ours = as_read({"artefact": self.explainer.digest, "wish": asdict(self.explainer.options)})
+        ours = as_read({"artifact": self.explainer.digest, "wish": asdict(self.explainer.options)})
         for found in _tables(self.out) if self.out.is_dir() else ():
             name = found.relative_to(self.out).as_posix()
             note = read_note(found)
@@ -146,7 +146,7 @@ class Shards:
                 raise SettingError(f"{self.out} is in use: {name} has no answers to these rows. Give another folder.")
             if any(note.get(key) != value for key, value in ours.items()):
                 raise SettingError(
-                    f"{self.out} is in use: {name} was answered by another artefact or for another wish. Give another"
+                    f"{self.out} is in use: {name} was answered by another artifact or for another wish. Give another"
                     " folder."
                 )
 

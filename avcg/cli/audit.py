@@ -76,7 +76,7 @@ def audit_answers(
 
 def _stored(paths: list[str]) -> dict[str, AVCG]:
     """The explainers among what was given as models."""
-    from avcg.io.artefact import load
+    from avcg.io.artifact import load
 
     return {path: load(path) for path in paths if Path(path).is_dir()}
 

@@ -81,12 +81,12 @@ def explain(
     from avcg.cli.explain_options import ranges_of, varied, wanted
 
     # By the path that workers know it by, so that it is read once here.
-    artefact = opened(str(Path(directory).absolute()), digest_of(directory))
+    artifact = opened(str(Path(directory).absolute()), digest_of(directory))
     options = BatchOptions(
-        target=wanted(artefact, target),
+        target=wanted(artifact, target),
         n=n,
-        vary=varied(artefact, vary),
-        ranges=ranges_of(ranges or (), artefact.space.schema),
+        vary=varied(artifact, vary),
+        ranges=ranges_of(ranges or (), artifact.space.schema),
         min_prob=min_prob,
         max_changes=max_changes,
         refine=refine,

@@ -18,34 +18,34 @@ from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 
 
-def wanted(artefact: StoredExplainer, text: str | None) -> Any:
+def wanted(artifact: StoredExplainer, text: str | None) -> Any:
     """The outcome that somebody means.
 
     Args:
-        artefact: The explainer.
+        artifact: The explainer.
         text: As given with ``--target``; None: the one that it was fitted for.
 
     Raises:
         SettingError: If it is none, or nobody has said which.
     """
-    classes = artefact.explainer.classes_.tolist()
+    classes = artifact.explainer.classes_.tolist()
     if text is not None:
         return label_of("--target", text, classes)
-    if "positive" not in artefact.noted:
+    if "positive" not in artifact.noted:
         raise SettingError(
-            f"This artefact does not say which outcome is wanted. Name it with --target. {did_you_mean('', classes)}"
+            f"This artifact does not say which outcome is wanted. Name it with --target. {did_you_mean('', classes)}"
         )
-    return artefact.noted["positive"]
+    return artifact.noted["positive"]
 
 
-def varied(artefact: StoredExplainer, text: str | None) -> tuple[str, ...] | None:
+def varied(artifact: StoredExplainer, text: str | None) -> tuple[str, ...] | None:
     """The columns that may change, as given with ``--vary``; None: all that the schema lets.
 
     Raises:
         SettingError: If one is none.
     """
     names = listed(text)
-    check_columns("--vary", names, artefact.space.schema.names)
+    check_columns("--vary", names, artifact.space.schema.names)
     return names or None
 
 

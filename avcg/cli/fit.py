@@ -91,7 +91,7 @@ def fit(
     for note in learnt.notes:
         sys.stderr.write(f"avcg: {note}\n")
     if as_json:
-        typer.echo(json.dumps({"artefact": out, "positive": table.positive, **learnt.figures}, allow_nan=False))
+        typer.echo(json.dumps({"artifact": out, "positive": table.positive, **learnt.figures}, allow_nan=False))
     else:
         _say(console(), learnt.figures, table.positive, out)
 

@@ -252,7 +252,7 @@ class Learnt:
     Attributes:
         explainer: Fitted.
         figures: Measured on rows that were held out, as plain values.
-        about: What is noted in the artefact.
+        about: What is noted in the artifact.
         notes: What the reader should know.
     """
 

@@ -24,7 +24,7 @@ def report_answers(
     target = check_output(out, (".html",))  # before what is slow
 
     from avcg.auditing.audit import read_answers
-    from avcg.io.artefact import about, load
+    from avcg.io.artifact import about, load
     from avcg.report.answers_page import TITLE, render
 
     found = read_answers(answers)

@@ -245,7 +245,7 @@ class AVCG(Amortized):
             Models that cannot be stored, to be handed back to `avcg.load`: empty for networks of known layers,
             XGBoost, LightGBM and ONNX.
         """
-        from avcg.io.artefact import save
+        from avcg.io.artifact import save
 
         return save(self, path, graphs=graphs, about=about)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.errors import ArtefactError, MissingExtraError
+from avcg.errors import ArtifactError, MissingExtraError
 from avcg.models.black_box import BlackBox
 from avcg.space.tabular import TabularSpace
 
@@ -133,5 +133,5 @@ def _xgboost(content: bytes, settings: Mapping[str, Any], classes: NDArray[Any])
     model = XGBClassifier(enable_categorical=settings["enable_categorical"], missing=missing)
     model.load_model(bytearray(content))
     if len(model.classes_) != len(classes):
-        raise ArtefactError(f"A stored XGBoost model has {len(model.classes_)} classes, not {len(classes)}.")
+        raise ArtifactError(f"A stored XGBoost model has {len(model.classes_)} classes, not {len(classes)}.")
     return model

@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from avcg.errors import ArtefactError, SettingError, enumerate_some
+from avcg.errors import ArtifactError, SettingError, enumerate_some
 from avcg.files import replace_file
 
 try:
@@ -26,7 +26,7 @@ except ImportError:  # Windows has no such locks: there, two saves into one fold
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "avcg.artefact", 2  # of stored explainers
+FORMAT, VERSION = "avcg.artifact", 2  # of stored explainers
 _DIGITS = 16  # of a hash in a file's name
 _LARGEST = 2**63  # no whole number that means something is larger
 # What only a save can have left: files named by their content, and halves of files.
@@ -45,7 +45,7 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
         files: By a name such as ``weights.safetensors`` or ``model-1.onnx``.
 
     Raises:
-        ArtefactError: If it cannot be written, or is a folder of something else.
+        ArtifactError: If it cannot be written, or is a folder of something else.
         SettingError: If the content is more than JSON can hold.
     """
     folder = Path(path)
@@ -69,10 +69,10 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
                 if one.name not in kept and _OURS.fullmatch(one.name):
                     with suppress(OSError):  # some systems keep what is being read; the next save tries again
                         one.unlink()
-    except ArtefactError:
+    except ArtifactError:
         raise
     except OSError as error:
-        raise ArtefactError(f"{folder} cannot be written: {error.strerror or error}.") from None
+        raise ArtifactError(f"{folder} cannot be written: {error.strerror or error}.") from None
 
 
 def check_folder(path: str | Path, kind: str) -> None:
@@ -83,21 +83,21 @@ def check_folder(path: str | Path, kind: str) -> None:
         kind: The format that its manifest would name.
 
     Raises:
-        ArtefactError: If it is a file, or a folder of something else, or may not be written.
+        ArtifactError: If it is a file, or a folder of something else, or may not be written.
     """
     folder = Path(path)
     try:
         if folder.exists() and not folder.is_dir():
-            raise ArtefactError(f"{folder} is a file. Give the name of a folder.")
+            raise ArtifactError(f"{folder} is a file. Give the name of a folder.")
         if folder.is_dir():
             _refuse_strangers(folder, kind)
         there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
     except PermissionError as error:
-        raise ArtefactError(f"{folder} cannot be written: {error.strerror}.") from None
+        raise ArtifactError(f"{folder} cannot be written: {error.strerror}.") from None
     if not there.is_dir():
-        raise ArtefactError(f"{folder} cannot be written: {there} is a file.")
+        raise ArtifactError(f"{folder} cannot be written: {there} is a file.")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise ArtefactError(f"{folder} cannot be written: nothing may be written in {there}.")
+        raise ArtifactError(f"{folder} cannot be written: nothing may be written in {there}.")
 
 
 def read_folder(
@@ -112,7 +112,7 @@ def read_folder(
         names: The files to read; None: all.
 
     Raises:
-        ArtefactError: If something is missing, changed, newer or of another kind.
+        ArtifactError: If something is missing, changed, newer or of another kind.
     """
     while True:
         before = _stamp(path)
@@ -120,7 +120,7 @@ def read_folder(
         try:
             wanted = manifest["files"] if names is None else names
             return manifest, {name: read_file(path, manifest, name) for name in wanted}
-        except ArtefactError:
+        except ArtifactError:
             if _stamp(path) == before:
                 raise
             # It has just been replaced by another, perhaps with the same words.
@@ -138,40 +138,40 @@ def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
     """What a folder says of itself.
 
     Raises:
-        ArtefactError: If it is missing, changed, newer or of another kind.
+        ArtifactError: If it is missing, changed, newer or of another kind.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ArtefactError(f"There is no folder {str(path)!r}. Give one that save, or avcg fit, wrote.")
+        raise ArtifactError(f"There is no folder {str(path)!r}. Give one that save, or avcg fit, wrote.")
     place = folder / MANIFEST
     if not place.is_file():
-        raise ArtefactError(f"{folder} has no {MANIFEST}, so it is no artefact.")
+        raise ArtifactError(f"{folder} has no {MANIFEST}, so it is no artifact.")
     try:
         data = place.read_bytes()
         manifest = json.loads(data)
         text = _text(manifest)
     except (ValueError, OSError, RecursionError) as error:
-        raise ArtefactError(f"{place} cannot be read: {error}.") from None
+        raise ArtifactError(f"{place} cannot be read: {error}.") from None
     wrong = validate(manifest, {"format": str, "version": int, ...: object})
     if wrong is not None:
-        raise ArtefactError(f"{place} is no manifest: {wrong}.")
+        raise ArtifactError(f"{place} is no manifest: {wrong}.")
     if manifest["format"] != kind:
-        raise ArtefactError(f"{folder} holds {manifest['format']!r}, not {kind!r}.")
+        raise ArtifactError(f"{folder} holds {manifest['format']!r}, not {kind!r}.")
     if manifest["version"] != version:
         older = manifest["version"] < version
-        raise ArtefactError(
+        raise ArtifactError(
             f"{folder} has format version {manifest['version']}; this avcg reads version {version}."
             f" {'Fit the explainer again and save it' if older else 'Update avcg'}."
         )
     if text != data or manifest.get("sha256") != _digest(manifest):
-        raise ArtefactError(f"{place} was changed after it was written. Save the explainer again.")
+        raise ArtifactError(f"{place} was changed after it was written. Save the explainer again.")
     wrong = validate(manifest.get("files"), {...: {"file": str, "sha256": str, "bytes": int}}, "files")
     for name, entry in ({} if wrong else manifest["files"]).items():
         # So that a manifest cannot name files of another folder.
         if not _NAME.fullmatch(name) or entry["file"] != _place(name, entry["sha256"]):
             wrong = f"{entry['file']!r} is no name for {name!r}"
     if wrong is not None:
-        raise ArtefactError(f"{place} is not what save writes: {wrong}.")
+        raise ArtifactError(f"{place} is not what save writes: {wrong}.")
     return manifest
 
 
@@ -179,21 +179,21 @@ def read_file(path: str | Path, manifest: Mapping[str, Any], name: str) -> bytes
     """One file of a folder, checked.
 
     Raises:
-        ArtefactError: If the folder has none of this name, or it was changed.
+        ArtifactError: If the folder has none of this name, or it was changed.
     """
     if name not in manifest["files"]:
-        raise ArtefactError(f"{path} has no {name}.")
+        raise ArtifactError(f"{path} has no {name}.")
     entry = manifest["files"][name]
     place = Path(path) / entry["file"]
     if not place.is_file():
-        raise ArtefactError(f"{path} lacks {entry['file']} ({name}).")
+        raise ArtifactError(f"{path} lacks {entry['file']} ({name}).")
     try:
         # The size first, so that no more is read than was written.
         data = place.read_bytes() if place.stat().st_size == entry["bytes"] else None
     except OSError as error:
-        raise ArtefactError(f"{place} cannot be read: {error.strerror}.") from None
+        raise ArtifactError(f"{place} cannot be read: {error.strerror}.") from None
     if data is None or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise ArtefactError(f"{place} was changed or cut off after it was written.")
+        raise ArtifactError(f"{place} was changed or cut off after it was written.")
     return data
 
 
@@ -220,13 +220,13 @@ def notes_of(path: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
     """What was noted when an explainer was saved.
 
     Raises:
-        ArtefactError: If commands cannot go by it, with the folder and the note.
+        ArtifactError: If commands cannot go by it, with the folder and the note.
     """
     labels = {"classes": {"values": [object], ...: object}, ...: object}
     found: dict[str, Any] = manifest.get("about", {})
     wrong = validate(manifest, labels) or misnoted(found, manifest["classes"]["values"])
     if wrong is not None:
-        raise ArtefactError(f"The notes in {path} cannot be gone by: {wrong}. Save the explainer again without it.")
+        raise ArtifactError(f"The notes in {path} cannot be gone by: {wrong}. Save the explainer again without it.")
     return found
 
 
@@ -317,11 +317,11 @@ def _refuse_strangers(folder: Path, kind: str) -> None:
     """A save removes what is no longer named, so it does not go where other things live."""
     names = {one.name for one in folder.iterdir()}
     strangers = {name for name in names if not _OURS.fullmatch(name)}
-    damaged = strangers == {MANIFEST} != names  # an artefact's own files, and a manifest that no longer says so
+    damaged = strangers == {MANIFEST} != names  # an artifact's own files, and a manifest that no longer says so
     place, start = folder / MANIFEST, _text({"format": kind}).removesuffix(b"\n}")
     known = place.is_file() and place.read_bytes().startswith(start)
     if strangers and not known and not damaged:
-        raise ArtefactError(f"{folder} is a folder with other things in it. Give a new one, or an artefact's own.")
+        raise ArtifactError(f"{folder} is a folder with other things in it. Give a new one, or an artifact's own.")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from avcg.errors import ArtefactError, AvcgError, SettingError
+from avcg.errors import ArtifactError, AvcgError, SettingError
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked, normalised
 from avcg.io.black_boxes import BOX, open_box, pack_box
@@ -128,7 +128,7 @@ class Unpacker:
         handed: Models that the caller hands back.
 
     Raises:
-        ArtefactError: If models are missing among those handed, or what was stored does not say what it said.
+        ArtifactError: If models are missing among those handed, or what was stored does not say what it said.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Unpacker:
         self._probe = torch.from_numpy(arrays["probe"])
         self._frames = [_unpacked(frame) for frame in packed["frames"]]
         if any(name not in space.schema for frame in self._frames for name in frame):
-            raise ArtefactError("The rows to recognise models by have columns that the schema does not know.")
+            raise ArtifactError("The rows to recognise models by have columns that the schema does not know.")
         self._handed, self._times_taken = handed, [0] * len(handed)
         self._heard: dict[object, tuple[BlackBox, NDArray[np.float64]] | None] = {}
         self._closest = np.inf
@@ -153,7 +153,7 @@ class Unpacker:
         absent = [each["name"] for each in packed["boxes"] if each["kind"] == "given"]
         absent += [each["name"] for each in packed["networks"] if each["layers"] is None]
         if not absent and handed:
-            raise ArtefactError(
+            raise ArtifactError(
                 "All models of this explainer are stored, so there is none to hand back. To have its answers judged by"
                 " another model, use judged_by, or avcg.audit."
             )
@@ -166,13 +166,13 @@ class Unpacker:
         """The hypotheses that were added under a name."""
         wrong = validate(packed, _KINDS, name)
         if wrong is not None:
-            raise ArtefactError(f"These are no hypotheses: {wrong}.")
+            raise ArtifactError(f"These are no hypotheses: {wrong}.")
         found: Predictors
         if packed["kind"] == "joined":
             found = Joined([self.get(f"{name}.{i}", group) for i, group in enumerate(packed["groups"])])
             order = packed["order"]
             if order is not None and sorted(order) != list(range(len(found))):
-                raise ArtefactError(f"The order of the hypotheses {name!r} is none: it leaves some out.")
+                raise ArtifactError(f"The order of the hypotheses {name!r} is none: it leaves some out.")
             found._order = None if order is None else torch.tensor(order)
         elif packed["kind"] == "stacked":
             found = Stacked(_nth(self._networks, packed["network"]), self._state(f"{name}.of."))
@@ -191,7 +191,7 @@ class Unpacker:
         if entry["layers"] is not None:
             network = build(entry["layers"], state)
             if not _apart(_said(network, self._probe), said) <= _CLOSE:
-                raise ArtefactError("A stored network says something else here than where it was saved. Fit again.")
+                raise ArtifactError("A stored network says something else here than where it was saved. Fit again.")
             return network
         for one in self._handed:
             with suppress(Exception):  # somebody else's code, or something else: it is not this one
@@ -209,7 +209,7 @@ class Unpacker:
         content = self._blobs[f"model-{place}.{entry['kind']}"]
         box = open_box(entry, content, rows, self._space, self._classes)
         if not _apart(box.predict_proba(rows), said) <= _CLOSE:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"The stored {entry['name']} says something else here than where it was saved: another version of its"
                 " library reads it otherwise. Fit again."
             )
@@ -243,12 +243,12 @@ class Unpacker:
         kinds = ", ".join(sorted({name if (n := self._missing.count(name)) == 1 else f"{n} {name}"
                                   for name in self._missing}))  # fmt: skip
         if not self._handed:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"This explainer was fitted with models that cannot be stored: {kinds}. Hand them back:"
                 " avcg.load(path, model=...), one or a list in any order; save returned them."
             )
         near = "" if self._closest == np.inf else f" The closest says otherwise by up to {self._closest:.2g}."
-        raise ArtefactError(
+        raise ArtifactError(
             f"Of the {wanted} models that this explainer was fitted with and that are to be handed back, some are not"
             f" among the {len(self._handed)} handed to load: {kinds}.{near} Hand back the very models that save"
             " returned, or fit again."
@@ -269,7 +269,7 @@ def _unpacked(frame: dict[str, Any]) -> pd.DataFrame:
     """Rows as JSON holds them: the same when they are packed and when they are read again."""
     rows = unpack_rows(frame)
     if not isinstance(rows, pd.DataFrame):
-        raise ArtefactError("The rows to recognise models by are no table.")
+        raise ArtifactError("The rows to recognise models by are no table.")
     mixed = [str(name) for name, dtype in rows.dtypes.items() if str(dtype) == "object"]
     return rows.assign(**{name: rows[name].where(rows[name].notna(), np.nan) for name in mixed})  # JSON has no NaN
 
@@ -287,5 +287,5 @@ def _apart(found: NDArray[Any], said: NDArray[Any]) -> float:
 
 def _nth(items: Sequence[Any], place: int) -> Any:
     if not 0 <= place < len(items):
-        raise ArtefactError(f"There is no part {place} among {len(items)}.")
+        raise ArtifactError(f"There is no part {place} among {len(items)}.")
     return items[place]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from avcg.errors import ArtefactError
+from avcg.errors import ArtifactError
 from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.sklearn import Beside, MeanProbability
@@ -84,14 +84,14 @@ def build(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Mod
     """The network that `describe` described, with the weights given, ready to answer.
 
     Raises:
-        ArtefactError: If it speaks of layers that are not known here, or the weights are of another network.
+        ArtifactError: If it speaks of layers that are not known here, or the weights are of another network.
     """
     try:
         with torch.device("meta"):  # no weights are drawn, nor is there room made for any: they come from the file
             network = _built(description)
         network.load_state_dict(dict(state), strict=True, assign=True)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
-        raise ArtefactError(f"A stored network cannot be built again: {error}") from None
+        raise ArtifactError(f"A stored network cannot be built again: {error}") from None
     return network.eval().requires_grad_(False)
 
 

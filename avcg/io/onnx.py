@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from avcg.errors import ArtefactError, MissingExtraError, SettingError
+from avcg.errors import ArtifactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked
@@ -180,7 +180,7 @@ def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> byte
     """A graph with any number of rows.
 
     Raises:
-        ArtefactError: If it says something else than the module.
+        ArtifactError: If it says something else than the module.
     """
     try:
         import onnxruntime
@@ -208,7 +208,7 @@ def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> byte
         (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
         pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
         if not pairwise_distance <= _CLOSE:
-            raise ArtefactError(
+            raise ArtifactError(
                 f"The exported graph differs from what it was made from by {pairwise_distance:.2g}. Report this."
             )
     return content

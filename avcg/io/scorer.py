@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.errors import ArtefactError, SchemaError, SettingError
+from avcg.errors import ArtifactError, SchemaError, SettingError
 from avcg.explainers.records import MOST_ANSWERS, Option, Row
 from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
@@ -52,12 +52,12 @@ class Scorer:
         assumption: What was noted of how these came about; None: nothing.
 
     Raises:
-        ArtefactError: If the folder is missing, changed or newer, has no graphs, or does not fit together.
+        ArtifactError: If the folder is missing, changed or newer, has no graphs, or does not fit together.
     """
 
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
         if "scorer" not in read_manifest(path, FORMAT, VERSION):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"{path} has no graphs to answer from. Save the explainer with save(path, graphs=True), which needs the"
                 " extra 'onnx' and models that are networks."
             )
@@ -99,10 +99,10 @@ class Scorer:
             said = self._asked(x)
             self._propose(Query(x, np.zeros(1, np.intp), self._space), np.zeros(1, np.float32))
         except Exception as error:  # of many kinds, none of which are Python's own
-            raise ArtefactError(f"The stored graphs do not fit the rows: {error}") from None
+            raise ArtifactError(f"The stored graphs do not fit the rows: {error}") from None
         shape = (self._n_judges + self.n_models, 1, len(self.classes))
         if said.shape != shape or not np.allclose(said.sum(axis=-1), 1.0, atol=1e-3):
-            raise ArtefactError(
+            raise ArtifactError(
                 f"The stored models say something of the shape {said.shape}, where probabilities of {shape[0]} models"
                 f" and {shape[2]} classes were stored."
             )

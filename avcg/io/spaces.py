@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from avcg.errors import ArtefactError, MissingExtraError, SettingError
+from avcg.errors import ArtifactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.io.folder import validate
 from avcg.method.config import SearchConfig
@@ -61,12 +61,12 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     """What `pack_encoding` packed, and what may change: as `pack_limits` says, or else as the schema does.
 
     Raises:
-        ArtefactError: If the values and the arrays do not belong together.
+        ArtifactError: If the values and the arrays do not belong together.
         SchemaError: If the schema is none.
     """
     wrong = validate(packed, _PACKED, "space")
     if wrong is not None:
-        raise ArtefactError(f"These are no columns: {wrong}.")
+        raise ArtifactError(f"These are no columns: {wrong}.")
     schema = Schema.from_json(packed["schema"])
     scales = {name: _array(arrays, f"encoding.{name}", "f", len(schema.numeric)) for name in _SCALES}
     encoding = Encoding(schema, packed["scaling"], **scales)
@@ -102,7 +102,7 @@ def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[
 def _array(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, *shape: int) -> NDArray[Any]:
     """An array, if it is there and of this kind and shape."""
     if name not in arrays or arrays[name].dtype.kind != kind or arrays[name].shape != shape:
-        raise ArtefactError(f"The stored array {name!r} is missing, or of another shape than what it belongs to.")
+        raise ArtifactError(f"The stored array {name!r} is missing, or of another shape than what it belongs to.")
     return arrays[name]
 
 
@@ -114,7 +114,7 @@ def unpack_config(kind: type[Config], said: Mapping[str, Any]) -> Config:
         said: By field.
 
     Raises:
-        ArtefactError: If a field is unknown, or cannot be what it should.
+        ArtifactError: If a field is unknown, or cannot be what it should.
     """
     wrong = validate(said, {f"{name}?": kind_of(value) for name, value in vars(kind()).items()})
     if wrong is None:
@@ -122,7 +122,7 @@ def unpack_config(kind: type[Config], said: Mapping[str, Any]) -> Config:
             return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
         except SettingError as error:
             wrong = str(error)
-    raise ArtefactError(f"This is not a {kind.__name__}: {wrong}.")
+    raise ArtifactError(f"This is not a {kind.__name__}: {wrong}.")
 
 
 def kind_of(value: Any) -> Any:
@@ -171,27 +171,27 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     """What `avcg.io.onnx.scorer_parts` packed.
 
     Raises:
-        ArtefactError: If something is missing, or cannot be what it should, with the reason.
+        ArtifactError: If something is missing, or cannot be what it should, with the reason.
     """
     wrong = validate(manifest, _SCORED)
     if wrong is not None:
-        raise ArtefactError(f"This is no manifest of a scorer: {wrong}.")
+        raise ArtifactError(f"This is no manifest of a scorer: {wrong}.")
     said, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
     if len(set(classes)) < max(2, len(classes)):
-        raise ArtefactError(f"These are no labels: {classes!r:.200}.")
+        raise ArtifactError(f"These are no labels: {classes!r:.200}.")
     for name in ("survival", "threshold"):
         if settings[name] is not None and not 0 < settings[name] < 1:
-            raise ArtefactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
+            raise ArtifactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
     if settings["threshold"] is not None and len(classes) != 2:
-        raise ArtefactError(f"A threshold is for two classes. Got {len(classes)}.")
+        raise ArtifactError(f"A threshold is for two classes. Got {len(classes)}.")
     deployed, judges, test = (said[name] for name in ("n_deployed", "n_judges", "n_test"))
     if not (1 <= deployed <= judges and test >= 0):
-        raise ArtefactError(f"There cannot be {deployed} deployed models of {judges}, and {test} held out.")
+        raise ArtifactError(f"There cannot be {deployed} deployed models of {judges}, and {test} held out.")
     encoding, feasible = unpack_encoding(manifest["space"], arrays)
     config = unpack_config(SearchConfig, manifest["recipe"]["search"])
     count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
     if count < max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents) or not size:
-        raise ArtefactError(f"There are {count} latents of size {size} stored, which is too little to answer with.")
+        raise ArtifactError(f"There are {count} latents of size {size} stored, which is too little to answer with.")
     found = Scored(
         encoding=encoding,
         feasible=feasible,
@@ -209,9 +209,9 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     )
     for weights in (found.weights, found.judge_weights):
         if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _CLOSE:
-            raise ArtefactError(f"Models are weighed by shares that add up to 1. Got {weights[:4]}.")
+            raise ArtifactError(f"Models are weighed by shares that add up to 1. Got {weights[:4]}.")
     if not ((found.bounds >= 0) & (found.bounds <= 1)).all():
-        raise ArtefactError(f"Lower bounds must be shares. Got {found.bounds[:4]}.")
+        raise ArtifactError(f"Lower bounds must be shares. Got {found.bounds[:4]}.")
     return found
 
 
@@ -219,7 +219,7 @@ def _rows(arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> Codes:
     count = arrays[name].size // width if name in arrays else 0
     found = _array(arrays, name, "f", count, width)
     if not count or not np.isfinite(found).all():
-        raise ArtefactError(f"The stored array {name!r} holds no rows, or something that is no number.")
+        raise ArtifactError(f"The stored array {name!r} holds no rows, or something that is no number.")
     return found
 
 
@@ -228,7 +228,7 @@ def open_graph(content: bytes, threads: int) -> Any:
 
     Raises:
         MissingExtraError: If there is nothing to run it with.
-        ArtefactError: If it is none.
+        ArtifactError: If it is none.
     """
     try:
         import onnxruntime
@@ -240,4 +240,4 @@ def open_graph(content: bytes, threads: int) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of many kinds, none of which are Python's own
-        raise ArtefactError(f"A stored graph cannot be run: {error}") from None
+        raise ArtifactError(f"A stored graph cannot be run: {error}") from None

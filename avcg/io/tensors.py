@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from avcg.errors import ArtefactError
+from avcg.errors import ArtifactError
 
 
 def write_tensors(arrays: Mapping[str, NDArray[Any]]) -> bytes:
@@ -29,7 +29,7 @@ def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
         data: All bytes of the file.
 
     Raises:
-        ArtefactError: If the bytes are damaged or not a safetensors file. Every byte must belong to the header or to
+        ArtifactError: If the bytes are damaged or not a safetensors file. Every byte must belong to the header or to
             exactly one array, and booleans must be stored as 0 or 1.
 
     >>> read_tensors(write_tensors({"a": np.arange(3.0)}))
@@ -41,5 +41,5 @@ def read_tensors(data: bytes) -> dict[str, NDArray[Any]]:
             if array.dtype == bool and array.view(np.uint8).max(initial=0) > 1:
                 raise ValueError(f"{name!r} has a boolean that is stored as neither 0 nor 1")
     except (SafetensorError, ValueError, KeyError) as error:
-        raise ArtefactError(f"The data is not in the safetensors format, or is damaged: {error}.") from None
+        raise ArtifactError(f"The data is not in the safetensors format, or is damaged: {error}.") from None
     return arrays

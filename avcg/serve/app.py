@@ -18,7 +18,7 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
 import avcg
-from avcg.errors import ArtefactError, DataError, SchemaError, SettingError, did_you_mean
+from avcg.errors import ArtifactError, DataError, SchemaError, SettingError, did_you_mean
 from avcg.explainers.records import MEANING, MOST_ANSWERS, Option, Row
 from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
@@ -142,7 +142,7 @@ class Service:
             return Response(await self._in_thread(partial(self._audited, self._auditor, body)), 200, None, _JSON)
         except (DataError, SchemaError, SettingError) as error:
             raise RefusedError(422, str(error)) from None
-        except ArtefactError as error:  # no fault of who asks
+        except ArtifactError as error:  # no fault of who asks
             raise RefusedError(503, str(error)) from None
 
     def _audited(self, auditor: Auditor, body: bytes) -> str:

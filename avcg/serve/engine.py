@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from avcg.errors import ArtefactError, AvcgError, DataError, SettingError
+from avcg.errors import ArtifactError, AvcgError, DataError, SettingError
 from avcg.explainers.records import Row
 from avcg.method.config import SearchConfig
 from avcg.schema.features import Continuous, Feature, to_python
@@ -150,11 +150,11 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
 
     def explainer() -> AVCG:
         """The one that answers, however the folder has changed since."""
-        from avcg.io.artefact import load
+        from avcg.io.artifact import load
 
         if not loaded:
             if read_manifest(path, FORMAT, VERSION)["sha256"] != manifest["sha256"]:
-                raise ArtefactError("Another explainer lies in the folder by now. Start the service again.")
+                raise ArtifactError("Another explainer lies in the folder by now. Start the service again.")
             loaded.append(load(path))
         return loaded[0]
 

@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> None:
     problem.hypotheses("retrains", None)
     context = problem.context
     with tempfile.TemporaryDirectory() as place:
-        stored = _store(problem, options.artefact, Path(place) / "explainer")
+        stored = _store(problem, options.artifact, Path(place) / "explainer")
         for batch in options.rows:
             X, target = _batch(problem, batch)
             for threads, method in itertools.product(options.threads, METHODS):
@@ -75,12 +75,12 @@ def measure(options: argparse.Namespace) -> None:
         print(markdown(results.of(options.dataset, batch), order, per_row, OURS))
 
 
-def _store(problem: Problem, artefact: Path | None, place: Path) -> Stored:
+def _store(problem: Problem, artifact: Path | None, place: Path) -> Stored:
     """The explainer in a folder with its graphs: the one given, or one fitted now."""
-    if artefact is not None:
-        explainer, seconds = avcg.load(artefact), np.nan
+    if artifact is not None:
+        explainer, seconds = avcg.load(artifact), np.nan
         if not same_model(explainer, problem.model, problem.X.iloc[:100]):
-            raise SystemExit(f"{artefact} explains another model than benchmarks/recourse.toml trains. Leave it out.")
+            raise SystemExit(f"{artifact} explains another model than benchmarks/recourse.toml trains. Leave it out.")
     else:
         print("Training the generator: about two minutes on an idle core")
         with Clock() as fitting, warnings.catch_warnings():
@@ -148,7 +148,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, nargs="+", default=[1, os.cpu_count() or 1])
     parser.add_argument(
-        "--artefact", type=Path, default=None, help="a stored explainer of the same model; else fit one"
+        "--artifact", type=Path, default=None, help="a stored explainer of the same model; else fit one"
     )
     parser.add_argument("--only", nargs="+", default=[], metavar="METHOD", help="of the methods; others stay as stored")
     parser.add_argument("--at-most", type=int, default=None, help="rows for methods that take one after the other")

@@ -15,7 +15,7 @@ from avcg.hypotheses.predictors import Stacked
 from avcg.method.query import Query
 from avcg.models.networks import draw_state, mlp
 from speeds.models import member
-from speeds.timing import adult_artefact, median_seconds, turn_by_turn
+from speeds.timing import adult_artifact, median_seconds, turn_by_turn
 
 _BATCH = 4096
 
@@ -23,7 +23,7 @@ _BATCH = 4096
 def generate(repeats: int, folder: str | None) -> None:
     """The core pass at batch 4,096 beside bare matrix products, and 100,000 rows from frame to frame; on one thread."""
     torch.set_num_threads(1)
-    explainer = load(adult_artefact(folder))
+    explainer = load(adult_artifact(folder))
     data = datasets.load("adult")
     rows = np.random.default_rng(0).integers(0, len(data), 100_000)
     X = data.X.iloc[rows].reset_index(drop=True)
@@ -66,7 +66,7 @@ def generate(repeats: int, folder: str | None) -> None:
 def certify(repeats: int, folder: str | None) -> None:
     """Certificates of 10,000 answers from all the hypotheses set aside, beside a loop and bare products; one thread."""
     torch.set_num_threads(1)
-    explainer = load(adult_artefact(folder))
+    explainer = load(adult_artifact(folder))
     x = explainer.space_.encode(datasets.load("adult").X.iloc[:10_000])
     target = torch.ones(len(x), dtype=torch.long)
     network = mlp(x.shape[1], 2, (64, 64))

@@ -19,13 +19,13 @@ from avcg import datasets, load
 from avcg.guarantees.certificate import certify
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.networks import draw_state, mlp
-from speeds.timing import adult_artefact, median_seconds
+from speeds.timing import adult_artifact, median_seconds
 
 
 def scale(repeats: int, folder: str | None, picture: str | None) -> None:
     """Seconds over three decades of rows, hypotheses and answers, and the exponent of each; on one thread."""
     torch.set_num_threads(1)
-    explainer, data = load(adult_artefact(folder)), datasets.load("adult")
+    explainer, data = load(adult_artifact(folder)), datasets.load("adult")
     rng = np.random.default_rng(0)
     X = data.X.iloc[rng.integers(0, len(data), 300_000)].reset_index(drop=True)
     x = explainer.space_.encode(X.iloc[:1000])
@@ -107,7 +107,7 @@ def stream(rows: int, folder: str | None) -> None:
     """Bootstrapped rows of Adult from Parquet to Parquet: ``avcg explain``, then Ray Data and Spark in local mode."""
     import pyarrow.parquet as pq
 
-    place, data = str(adult_artefact(folder)), datasets.load("adult")
+    place, data = str(adult_artifact(folder)), datasets.load("adult")
     chosen = np.random.default_rng(0).integers(0, len(data), rows)
     with tempfile.TemporaryDirectory() as made:
         source = Path(made) / "rows.parquet"

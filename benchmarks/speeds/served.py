@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from avcg import datasets
-from speeds.timing import adult_artefact, denied, median_seconds
+from speeds.timing import adult_artifact, denied, median_seconds
 
 
 def onnx(repeats: int, folder: str | None) -> None:
@@ -24,12 +24,12 @@ def onnx(repeats: int, folder: str | None) -> None:
     from avcg.method.generator import Condition
 
     torch.set_num_threads(1)
-    place = adult_artefact(folder)
+    place = adult_artifact(folder)
     explainer = load(place)
     space, generator = explainer.space_, explainer.generator_
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    graph = read_file(place, read_manifest(place, "avcg.artefact", 1), GENERATOR)
+    graph = read_file(place, read_manifest(place, "avcg.artifact", 1), GENERATOR)
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     x = space.encode(datasets.load("adult").X.iloc[:10_000])
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
@@ -83,7 +83,7 @@ def serve(seconds: float, folder: str | None) -> None:
     import json
     import socket
 
-    place = adult_artefact(folder)
+    place = adult_artifact(folder)
     bodies = [json.dumps({"rows": [row], "target": ">50K"}).encode() for row in denied(place, 200)]
     head = "POST /explain HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n"
     full = [head.format(len(body)).encode() + body for body in bodies]

@@ -35,7 +35,7 @@ def turn_by_turn(works: dict[str, Callable[[], Any]], repeats: int) -> dict[str,
     return times
 
 
-def adult_artefact(folder: str | None) -> Path:
+def adult_artifact(folder: str | None) -> Path:
     """An explainer of Adult with its graphs: the one given, or one fitted now as a user would."""
     from avcg import AVCG, retrains
 

@@ -23,7 +23,7 @@ from avcg.batch import answerer as answering
 from avcg.batch import columns as answered
 from avcg.bench import run as bench
 from avcg.bench.store import Store
-from avcg.errors import ArtefactError, AvcgError, DataError, MissingExtraError, SettingError
+from avcg.errors import ArtifactError, AvcgError, DataError, MissingExtraError, SettingError
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -193,7 +193,7 @@ class TestPartitions:
         assert again == explainer
         assert delivered(again(strangers())) == delivered(whole)
 
-    def test_an_artefact_is_read_once_in_a_process(self, monkeypatch):
+    def test_an_artifact_is_read_once_in_a_process(self, monkeypatch):
         answering.opened.cache_clear()
         read, real = [], answering.load
         monkeypatch.setattr(answering, "load", lambda path: read.append(path) or real(path))
@@ -201,13 +201,13 @@ class TestPartitions:
             pickle.loads(pickle.dumps(PartitionExplainer("art", WISH)))(part)
         assert len(read) == 1
 
-    def test_another_artefact_in_its_place(self, tmp_path):
+    def test_another_artifact_in_its_place(self, tmp_path):
         shutil.copytree("art", tmp_path / "art")
         explainer = PartitionExplainer(tmp_path / "art", WISH)
         other = avcg.load("art")
         other.random_state = 5
         other.save(tmp_path / "art", about={"positive": "yes"})
-        with pytest.raises(ArtefactError, match="was replaced by another while rows were answered"):
+        with pytest.raises(ArtifactError, match="was replaced by another while rows were answered"):
             explainer(strangers(5))
 
 
@@ -220,8 +220,8 @@ def changed(name, values):
 
 
 MISTAKES = [
-    ("nowhere", BatchOptions(), strangers, ArtefactError, "There is no folder 'nowhere'"),
-    (None, BatchOptions(), strangers, SettingError, "'artefact' must be the path of a folder"),
+    ("nowhere", BatchOptions(), strangers, ArtifactError, "There is no folder 'nowhere'"),
+    (None, BatchOptions(), strangers, SettingError, "'artifact' must be the path of a folder"),
     (
         "art",
         BatchOptions(target="maybe"),
@@ -247,20 +247,20 @@ MISTAKES = [
     ),
 ]
 each_mistake = pytest.mark.parametrize(
-    ("artefact", "options", "rows", "error", "says"), MISTAKES, ids=[says for *_, says in MISTAKES]
+    ("artifact", "options", "rows", "error", "says"), MISTAKES, ids=[says for *_, says in MISTAKES]
 )
 
 
 class TestMistakes:
     @each_mistake
-    def test_are_told_before_anything_is_done(self, artefact, options, rows, error, says):
+    def test_are_told_before_anything_is_done(self, artifact, options, rows, error, says):
         with pytest.raises(error, match=says):
-            PartitionExplainer(artefact, options).schema(rows().schema)
+            PartitionExplainer(artifact, options).schema(rows().schema)
 
     @each_mistake
-    def test_are_told_by_a_partition(self, artefact, options, rows, error, says):
+    def test_are_told_by_a_partition(self, artifact, options, rows, error, says):
         with pytest.raises(error, match=says):
-            PartitionExplainer(artefact, options)(rows())
+            PartitionExplainer(artifact, options)(rows())
 
     def test_a_row_that_does_not_fit(self):
         rows = changed("zip", pa.array(["0100", "0101", "100", "0100", "0100"], pa.large_string()))
@@ -286,7 +286,7 @@ class TestMistakes:
         with pytest.raises(SettingError, match=says):
             BatchOptions(**settings)
 
-    def test_an_artefact_that_does_not_say_what_is_wanted(self):
+    def test_an_artifact_that_does_not_say_what_is_wanted(self):
         avcg.load("art").save("bare")
         with pytest.raises(SettingError, match=r"Name it with the 'target' of BatchOptions. There is: 'no', 'yes'"):
             PartitionExplainer("bare")(strangers(3))
@@ -396,10 +396,10 @@ class TestShards:
         assert "part-6.parquet" in seen(tmp_path / "out")
 
     def test_mistakes(self, many, tmp_path):
-        def refused(error, says, rows=many, out=tmp_path / "out", artefact="art", options=WISH):
+        def refused(error, says, rows=many, out=tmp_path / "out", artifact="art", options=WISH):
             before = seen(tmp_path)
             with pytest.raises(error, match=says):
-                explain_shards(rows, out, artefact, options, workers=1)
+                explain_shards(rows, out, artifact, options, workers=1)
             assert seen(tmp_path) == before
 
         (tmp_path / "void").mkdir()
@@ -408,7 +408,7 @@ class TestShards:
         refused(DataError, "There is no file 'absent.parquet'", rows=["absent.parquet"])
         twice = [many / "part-1.parquet", many / "more" / ".." / "part-1.parquet"]
         refused(DataError, "Two files of rows are called 'part-1.parquet'", rows=twice)
-        refused(ArtefactError, "There is no folder 'nowhere'", artefact="nowhere")
+        refused(ArtifactError, "There is no folder 'nowhere'", artifact="nowhere")
         refused(SettingError, "The 'target' of BatchOptions 'maybe'", options=BatchOptions(target="maybe"))
         refused(SettingError, "Answers cannot go where the rows are", out=many / "out")
         refused(SettingError, "Answers cannot go where the rows are", rows=[many / "part-1.parquet"], out=many)
@@ -422,7 +422,7 @@ class TestShards:
         out = tmp_path / "out"
         explain_shards(many, out, "art", WISH, workers=1)
         with pytest.raises(
-            SettingError, match=r"in use: .*parquet was answered by another artefact or for another wish"
+            SettingError, match=r"in use: .*parquet was answered by another artifact or for another wish"
         ):
             explain_shards(many, out, "art", workers=1)
         (many / "part-0.parquet").unlink()
@@ -433,7 +433,7 @@ class TestShards:
 
 
 class TestCommand:
-    def test_reads_the_artefact_once(self, monkeypatch):
+    def test_reads_the_artifact_once(self, monkeypatch):
         answering.opened.cache_clear()
         read, real = [], answering.load
         monkeypatch.setattr(answering, "load", lambda path: read.append(path) or real(path))
@@ -531,9 +531,9 @@ class TestRay:
         assert delivered(found) == delivered(whole)
 
     def test_mistakes(self, ray_at_hand):
-        for artefact, options, wrong, error, says in MISTAKES[2:]:
+        for artifact, options, wrong, error, says in MISTAKES[2:]:
             with pytest.raises(error, match=says):
-                explain_ray(ray_at_hand.data.from_arrow(wrong()), artefact, options)
+                explain_ray(ray_at_hand.data.from_arrow(wrong()), artifact, options)
         with pytest.raises(SettingError, match=r"must be one of Ray Data. Got a Table"):
             explain_ray(strangers(3), "art")
 
@@ -577,9 +577,9 @@ class TestSpark:
         assert [str(kinds.field(name).type) for name in ("age", "income", "months")] == ["int16", "float", "int64"]
 
     def test_mistakes(self, spark):
-        for artefact, options, wrong, error, says in MISTAKES[-2:]:
+        for artifact, options, wrong, error, says in MISTAKES[-2:]:
             with pytest.raises(error, match=says):
-                explain_spark(spark.createDataFrame(wrong().cast(to_json(wrong()))), artefact, options)
+                explain_spark(spark.createDataFrame(wrong().cast(to_json(wrong()))), artifact, options)
 
 
 def to_json(table):

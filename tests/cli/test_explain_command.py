@@ -324,7 +324,7 @@ class TestFormats:
         assert run("explain", "art", "fine.csv", "--out", "none.parquet").code == 0
         assert len(pd.read_parquet("none.parquet")) == 0
 
-    def test_an_artefact_from_python(self, folder):
+    def test_an_artifact_from_python(self, folder):
         """It says neither which outcome is wanted nor what the training rows looked like."""
         avcg.load("art").save("bare")
         found = run("explain", "bare", "rows.csv")
@@ -480,7 +480,7 @@ class TestAudit:
         [
             (["--model", "art", "--classes", "no,yes"], "A folder knows its own: leave it out"),
             (["--model", "nowhere"], "There is no file nowhere"),
-            (["--model", "."], "has no manifest.json, so it is no artefact"),
+            (["--model", "."], "has no manifest.json, so it is no artifact"),
         ],
     )
     def test_mistakes(self, delivered, options, says):

@@ -12,7 +12,7 @@ from command_line import FIT, QUICK, people, run
 import avcg
 from avcg.cli.fit_run import FitConfig, read_config
 from avcg.explainers import avcg as amortized
-from avcg.io.artefact import about
+from avcg.io.artifact import about
 from avcg.method import distillation
 from avcg.models.training import Training
 from avcg.schema.features import Categorical, Continuous
@@ -108,7 +108,7 @@ class TestReading:
 
 
 class TestKeeping:
-    def test_the_artefact_knows_what_it_was_told(self, folder, fitted):
+    def test_the_artifact_knows_what_it_was_told(self, folder, fitted):
         assert fitted.code == 0, fitted.err
         noted = about(folder / "kept")
         assert (noted["target"], noted["positive"]) == ("approved", "yes")
@@ -146,19 +146,19 @@ class TestKeeping:
         ):  # fmt: skip
             assert words in fitted.out
 
-    def test_what_is_assumed_goes_with_the_artefact_to_the_report(self, folder, fitted):
+    def test_what_is_assumed_goes_with_the_artifact_to_the_report(self, folder, fitted):
         assert "on a bootstrap of the rows" in about(folder / "kept")["assumption"]
         run("explain", folder / "kept", folder / "data.csv", "--out", folder / "told.json")
         done = run("report", folder / "kept", folder / "told.json", "--out", folder / "told.html")
         assert done.code == 0, done.err
         assert about(folder / "kept")["assumption"] in (folder / "told.html").read_text()
 
-    def test_the_same_seed_the_same_artefact_and_json(self, folder, fitted):
+    def test_the_same_seed_the_same_artifact_and_json(self, folder, fitted):
         limits = ["--only-up", "months", "--only-down", "member", "--between", "income:15:80", "--at-most", "2"]
         place = folder / "again"
         again = run("fit", folder / "data.csv", *FIT, *limits, *QUICK, "--out", place, "--seed", 3, "--json")
         found = json.loads(again.out)
-        assert found["artefact"] == str(place)
+        assert found["artifact"] == str(place)
         assert {name: found[name] for name in about(place)["held_out"]} == about(folder / "kept")["held_out"]
         weights = [{one.name for one in path.glob("weights-*")} for path in (folder / "kept", place)]
         assert weights[0] == weights[1] != set()

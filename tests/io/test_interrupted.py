@@ -13,7 +13,7 @@ import pytest
 from command_line import FIT, people, run
 
 import avcg
-from avcg.io.artefact import about
+from avcg.io.artifact import about
 
 KILLS = 25  # of each kind
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked to be killed")
@@ -24,7 +24,7 @@ import json, os, signal, sys, time
 import avcg, avcg.amortized
 from avcg.scale import answering
 from avcg.cli import main
-from avcg.io.artefact import load
+from avcg.io.artifact import load
 
 answering.TOGETHER = 50
 for line in sys.stdin:
@@ -115,7 +115,7 @@ def test_answers_are_whole_or_as_they_were(folder, nursery):
         assert (folder / f"answers.{kind}").read_bytes() == whole[kind]
 
 
-def test_an_artefact_is_the_old_or_the_new(folder, nursery):
+def test_an_artifact_is_the_old_or_the_new(folder, nursery):
     rng, place = np.random.default_rng(1), folder / "saved"
     original = avcg.load(folder / "art")
     original.save(place, about={"turn": -1})

@@ -63,13 +63,13 @@ from avcg import (
     risk,
     toys,
 )
-from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
+from avcg.errors import ArtifactError, DataError, SchemaError, SettingError
 from avcg.explainers import amortized as answering
 from avcg.explainers import avcg as amortized
 from avcg.files import beside
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
-from avcg.io import artefact
+from avcg.io import artifact
 from avcg.io.folder import MANIFEST, check_folder, read_file, read_folder, read_manifest, validate, write_folder
 from avcg.io.hypotheses import Packer, Unpacker
 from avcg.io.networks import build, describe
@@ -324,7 +324,7 @@ def stored(tmp_path_factory):
 
     @cache
     def save(kind):
-        path = tmp_path_factory.mktemp("stored") / "artefact"
+        path = tmp_path_factory.mktemp("stored") / "artifact"
         return path, made(kind)[0].save(path)
 
     return save
@@ -525,12 +525,12 @@ class TestALoadedExplainer:
     def test_notes_are_kept(self, tmp_path):
         notes = {"by": "someone", 2: [1, None, True], 10: {"share": np.float32(0.5)}}
         made("one network")[0].save(tmp_path / "x", about=notes)
-        assert artefact.about(tmp_path / "x") == {"by": "someone", "2": [1, None, True], "10": {"share": 0.5}}
+        assert artifact.about(tmp_path / "x") == {"by": "someone", "2": [1, None, True], "10": {"share": 0.5}}
         avcg.load(tmp_path / "x")
         for strange in ({"a": {1, 2}}, {"a": math.nan}, {"a": np.arange(2)}):
             with pytest.raises(SettingError, match="Only texts, finite numbers"):
                 made("one network")[0].save(tmp_path / "x", about=strange)
-        assert artefact.about(tmp_path / "x")["by"] == "someone"
+        assert artifact.about(tmp_path / "x")["by"] == "someone"
 
     @pytest.mark.parametrize(
         ("notes", "says"),
@@ -550,14 +550,14 @@ class TestALoadedExplainer:
         shutil.copytree(stored("one network")[0], tmp_path / "x")  # as an older avcg would have kept them
         manifest = json.loads((tmp_path / "x" / MANIFEST).read_text())
         sign(tmp_path / "x", {**manifest, "about": notes})
-        with pytest.raises(ArtefactError, match=says):
-            artefact.about(tmp_path / "x")
+        with pytest.raises(ArtifactError, match=says):
+            artifact.about(tmp_path / "x")
         avcg.load(tmp_path / "x")
 
     def test_a_positive_label_of_numpy_is_as_good(self, tmp_path):
         explainer = made("one network")[0]
         explainer.save(tmp_path / "x", about={"positive": explainer.classes_[0]})
-        assert artefact.about(tmp_path / "x") == {"positive": "approve"}
+        assert artifact.about(tmp_path / "x") == {"positive": "approve"}
 
     def test_says_what_it_was_made_with(self, stored):
         manifest = json.loads((stored("one network")[0] / MANIFEST).read_text())
@@ -585,16 +585,16 @@ class TestModelsHandedBack:
         assert all(one.model is other.model for one, other in zip(mine, theirs, strict=True))
 
     def test_without_them_it_says_which(self, stored):
-        with pytest.raises(ArtefactError, match=r"cannot be stored: 3 RandomForestClassifier. Hand them back"):
+        with pytest.raises(ArtifactError, match=r"cannot be stored: 3 RandomForestClassifier. Hand them back"):
             avcg.load(stored("forests")[0])
-        with pytest.raises(ArtefactError, match=r"cannot be stored: function. Hand"):
+        with pytest.raises(ArtifactError, match=r"cannot be stored: function. Hand"):
             avcg.load(stored("a function")[0], model=[])
-        with pytest.raises(ArtefactError, match=r"cannot be stored: 2 Own. Hand"):
+        with pytest.raises(ArtifactError, match=r"cannot be stored: 2 Own. Hand"):
             avcg.load(stored("somebody's own networks")[0])
 
     def test_one_missing_is_named(self, stored):
         path, left = stored("forests")
-        with pytest.raises(ArtefactError, match=r"not among the 2 handed to load: RandomForestClassifier. The closest"):
+        with pytest.raises(ArtifactError, match=r"not among the 2 handed to load: RandomForestClassifier. The closest"):
             avcg.load(path, model=left[:2])
 
     def test_another_model_is_refused(self, stored):
@@ -603,7 +603,7 @@ class TestModelsHandedBack:
         def other(rows):
             return 1 - income_rule(rows)
 
-        with pytest.raises(ArtefactError, match=r"not among the 1 handed to load: function. The closest says other"):
+        with pytest.raises(ArtifactError, match=r"not among the 1 handed to load: function. The closest says other"):
             avcg.load(path, model=other)
 
         def fails(rows):
@@ -611,14 +611,14 @@ class TestModelsHandedBack:
 
         tree = DecisionTreeClassifier(random_state=0).fit(NUMBERS, Y)
         for strange in (fails, 3, mlp(2, 2), LogisticRegression(), tree):
-            with pytest.raises(ArtefactError, match="not among the 1 handed to load: function"):
+            with pytest.raises(ArtifactError, match="not among the 1 handed to load: function"):
                 avcg.load(path, model=strange)
 
     def test_a_network_that_does_something_else_with_the_same_weights_is_refused(self, stored):
         path, _ = stored("somebody's own networks")
         (other, _), _ = own_networks(temperature=2.0)
         wrong = [other, mlp(2, 2), Own(3), network(), income_rule, nn.Flatten()]
-        with pytest.raises(ArtefactError, match="some are not among the 6 handed to load: 2 Own"):
+        with pytest.raises(ArtifactError, match="some are not among the 6 handed to load: 2 Own"):
             avcg.load(path, model=wrong)
         (fresh, _), _ = own_networks()
         with torch.no_grad():
@@ -627,7 +627,7 @@ class TestModelsHandedBack:
         assert avcg.load(path, model=fresh).generate(rows).to_json() == explainer.generate(rows).to_json()
 
     def test_where_none_is_wanted_none_is_ignored(self, stored):
-        with pytest.raises(ArtefactError, match=r"All models of this explainer are stored.*judged_by, or avcg.aud"):
+        with pytest.raises(ArtifactError, match=r"All models of this explainer are stored.*judged_by, or avcg.aud"):
             avcg.load(stored("retrains")[0], model=network())
 
     def test_a_file_that_is_gone_is_the_callers(self, tmp_path):
@@ -751,7 +751,7 @@ class TestWholeAtEveryMoment:
                 try:
                     write_folder(path, *NEW)
                     outcome = "saved"
-                except ArtefactError as refusal:
+                except ArtifactError as refusal:
                     outcome = str(refusal).removeprefix(f"{path} ")
                 except Interrupted:
                     outcome = "stopped"
@@ -926,7 +926,7 @@ print(len(os.listdir(path)), len(seen))
 class TestOtherPeoplesThings:
     def refused(self, path, match):
         before = contents(path) if path.is_dir() else path.read_bytes()
-        with pytest.raises(ArtefactError, match=match):
+        with pytest.raises(ArtifactError, match=match):
             write_folder(path, *NEW)
         assert (contents(path) if path.is_dir() else path.read_bytes()) == before
 
@@ -944,7 +944,7 @@ class TestOtherPeoplesThings:
         (tmp_path / "x").write_text("mine")
         self.refused(tmp_path / "x", "is a file. Give the name of a folder")
         for inside in (tmp_path / "x" / "y", tmp_path / "x" / "y" / "z"):
-            with pytest.raises(ArtefactError, match=r"cannot be written: \S+/x is a file"):
+            with pytest.raises(ArtifactError, match=r"cannot be written: \S+/x is a file"):
                 write_folder(inside, *NEW)
 
     def test_where_nothing_may_be_written_is_said_before_the_work(self, tmp_path, monkeypatch):
@@ -953,11 +953,11 @@ class TestOtherPeoplesThings:
         asked = []
         monkeypatch.setattr(os, "access", lambda path, mode: asked.append((path, mode)))
         for folder, nearest in (("kept", "kept"), ("new", "."), ("new/one/in/another", ".")):
-            with pytest.raises(ArtefactError, match=f"{folder} cannot be written: nothing may be written in"):
+            with pytest.raises(ArtifactError, match=f"{folder} cannot be written: nothing may be written in"):
                 check_folder(tmp_path / folder, "avcg.test")
             assert asked.pop() == (tmp_path / nearest, os.W_OK | os.X_OK)
         monkeypatch.chdir(tmp_path / "kept")
-        with pytest.raises(ArtefactError, match="x cannot be written"):
+        with pytest.raises(ArtifactError, match="x cannot be written"):
             check_folder("x", "avcg.test")
         assert asked.pop()[0] == tmp_path / "kept"
 
@@ -967,7 +967,7 @@ class TestOtherPeoplesThings:
             raise PermissionError(13, "Permission denied")
 
         monkeypatch.setattr(*{"open": (io, "open"), "mkdir": (os, "mkdir")}[what], denied)
-        with pytest.raises(ArtefactError, match=r"x cannot be written: Permission denied\.$"):
+        with pytest.raises(ArtifactError, match=r"x cannot be written: Permission denied\.$"):
             write_folder(tmp_path / "x", *NEW)
 
     def test_what_lies_beside_is_left_alone(self, tmp_path):
@@ -997,7 +997,7 @@ class TestOtherPeoplesThings:
         assert not place.is_symlink()
         place.unlink()
         place.mkdir()
-        with pytest.raises(ArtefactError, match="cannot be written: Is a directory"):
+        with pytest.raises(ArtifactError, match="cannot be written: Is a directory"):
             write_folder(tmp_path / "x", *NEW)
 
 
@@ -1007,7 +1007,7 @@ class TestOtherPeoplesThings:
 
 @pytest.fixture(params=["one network", "xgboost"])
 def broken(request, stored, tmp_path):
-    """A copy of an artefact, to be damaged."""
+    """A copy of an artifact, to be damaged."""
     shutil.copytree(stored(request.param)[0], tmp_path / "x")
     return tmp_path / "x"
 
@@ -1023,7 +1023,7 @@ def sign(path, manifest):
 
 
 def refuses(path, match=None):
-    with pytest.raises(ArtefactError, match=match) as refusal:
+    with pytest.raises(ArtifactError, match=match) as refusal:
         avcg.load(path)
     assert len(str(refusal.value)) > 20
 
@@ -1031,7 +1031,7 @@ def refuses(path, match=None):
 class TestDamage:
     def test_nothing_there(self, tmp_path):
         refuses(tmp_path / "nowhere", "There is no folder '.*nowhere'. Give one that save, or avcg fit, wrote")
-        refuses(tmp_path, "has no manifest.json, so it is no artefact")
+        refuses(tmp_path, "has no manifest.json, so it is no artifact")
         (tmp_path / "file").write_text("x")
         refuses(tmp_path / "file", "There is no folder")
 
@@ -1094,15 +1094,15 @@ class TestDamage:
             "deep and whole": ('{"a":' * 50_000 + "1" + "}" * 50_000, "cannot be read|is no manifest"),
             "a long number": ("9" * 10_000, "cannot be read"),
             "no format": ('{"version": 1}', "lacks 'format'"),
-            "another format": ('{"format": "web", "version": 1}', "holds 'web', not 'avcg.artefact'"),
+            "another format": ('{"format": "web", "version": 1}', "holds 'web', not 'avcg.artifact'"),
             "a format of another kind": ('{"format": 1, "version": 1}', "is no manifest"),
-            "a newer one": ('{"format": "avcg.artefact", "version": 2}', "version 2; this avcg reads up to 1. Update"),
-            "version 0": ('{"format": "avcg.artefact", "version": 0}', "format version 0"),
-            "a version that is true": ('{"format": "avcg.artefact", "version": true}', "is no manifest: .*True"),
-            "no version": ('{"format": "avcg.artefact"}', "lacks 'version'"),
-            "NaN": ('{"format": "avcg.artefact", "version": NaN}', "cannot be read"),
-            "too large": ('{"format": "avcg.artefact", "version": 1e999}', "cannot be read"),
-            "unsigned": ('{"format": "avcg.artefact", "version": 1}', "was changed after it was written"),
+            "a newer one": ('{"format": "avcg.artifact", "version": 2}', "version 2; this avcg reads up to 1. Update"),
+            "version 0": ('{"format": "avcg.artifact", "version": 0}', "format version 0"),
+            "a version that is true": ('{"format": "avcg.artifact", "version": true}', "is no manifest: .*True"),
+            "no version": ('{"format": "avcg.artifact"}', "lacks 'version'"),
+            "NaN": ('{"format": "avcg.artifact", "version": NaN}', "cannot be read"),
+            "too large": ('{"format": "avcg.artifact", "version": 1e999}', "cannot be read"),
+            "unsigned": ('{"format": "avcg.artifact", "version": 1}', "was changed after it was written"),
         }.values(),
     )
     def test_manifests_that_are_none(self, tmp_path, text, match):
@@ -1138,10 +1138,10 @@ class TestDamage:
         refuses(broken, "is no name for|not what save writes")
 
     def test_one_file_alone_can_be_read(self, broken):
-        manifest = read_manifest(broken, "avcg.artefact", 1)
+        manifest = read_manifest(broken, "avcg.artifact", 1)
         assert read_file(broken, manifest, "weights.safetensors")[:1]
-        assert set(read_folder(broken, "avcg.artefact", 1, ["weights.safetensors"])[1]) == {"weights.safetensors"}
-        with pytest.raises(ArtefactError, match=r"has no judges.onnx"):
+        assert set(read_folder(broken, "avcg.artifact", 1, ["weights.safetensors"])[1]) == {"weights.safetensors"}
+        with pytest.raises(ArtifactError, match=r"has no judges.onnx"):
             read_file(broken, manifest, "judges.onnx")
 
 
@@ -1198,7 +1198,7 @@ class TestWritersOfOtherMeans:
             sign(tmp_path / "x", manifest)
             try:
                 loaded = avcg.load(tmp_path / "x", model=left)
-            except (ArtefactError, DataError, SchemaError) as error:
+            except (ArtifactError, DataError, SchemaError) as error:
                 refused.append(str(error))
                 return
             with warnings.catch_warnings():
@@ -1220,7 +1220,7 @@ class TestWritersOfOtherMeans:
 
     def test_weights_of_another_network_are_refused(self, stored, tmp_path):
         shutil.copytree(stored("one network")[0], tmp_path / "x")
-        manifest, files = read_folder(tmp_path / "x", "avcg.artefact", 1)
+        manifest, files = read_folder(tmp_path / "x", "avcg.artifact", 1)
         arrays = read_tensors(files["weights.safetensors"])
         content, refused = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}, []
         for i, (name, array) in enumerate(arrays.items()):
@@ -1231,7 +1231,7 @@ class TestWritersOfOtherMeans:
             try:
                 avcg.load(tmp_path / "x")
                 assert i % 5 >= 3, name  # a number may be another
-            except (ArtefactError, DataError):
+            except (ArtifactError, DataError):
                 refused.append(name)
         assert len(refused) > len(arrays) // 2
 
@@ -1339,7 +1339,7 @@ class TestTensors:
         }.values(),
     )
     def test_bytes_that_are_none(self, data):
-        with pytest.raises(ArtefactError, match="not in the safetensors format"):
+        with pytest.raises(ArtifactError, match="not in the safetensors format"):
             read_tensors(data)
 
     def test_metadata_is_left_alone(self):
@@ -1512,7 +1512,7 @@ class TestNetworks:
     )  # fmt: skip
     def test_descriptions_that_are_none(self, description):
         state = {"weight": torch.ones(2, 3), "bias": torch.ones(2)}
-        with pytest.raises(ArtefactError, match="cannot be built again"):
+        with pytest.raises(ArtifactError, match="cannot be built again"):
             build(description, state)
 
     def test_a_network_that_is_more_than_it_seems_is_handed_back(self):
@@ -1602,10 +1602,10 @@ class TestSpaces:
                 changed |= {} if other is None else {name: other}
                 if other is None and name.startswith("limits."):
                     continue
-                with pytest.raises(ArtefactError, match="is missing, or of another shape"):
+                with pytest.raises(ArtifactError, match="is missing, or of another shape"):
                     unpack_encoding(said, changed)
         for wrong in ({}, {**said, "scaling": "log"}, {**said, "schema": 3}, {**said, "kind": "images"}):
-            with pytest.raises(ArtefactError, match="These are no columns"):
+            with pytest.raises(ArtifactError, match="These are no columns"):
                 unpack_encoding(wrong, arrays)
 
 
@@ -1643,7 +1643,7 @@ def test_patterns(value, pattern, wrong):
 
 
 class TestTheFirstVersion:
-    """An artefact that was written when the format was new: every later avcg reads it.
+    """An artifact that was written when the format was new: every later avcg reads it.
 
     Its answers are stored too. They change only when the search for answers does, and then the changelog says so.
     """
@@ -1651,8 +1651,8 @@ class TestTheFirstVersion:
     def test_it_answers_as_it_did(self, monkeypatch):
         for name in ("ROWS_TRIED", "HARDER"):
             monkeypatch.setattr(answering, name, getattr(tries, name))
-        loaded = avcg.load(DATA / "artefact-v1")
-        for request, then in json.loads((DATA / "artefact-v1-answers.json").read_text()):
+        loaded = avcg.load(DATA / "artifact-v1")
+        for request, then in json.loads((DATA / "artifact-v1-answers.json").read_text()):
             delivered = Counterfactuals.from_json(json.dumps(then))
             now = loaded.generate(delivered.factuals, **request)
             assert now.status.equals(delivered.status)
@@ -1663,5 +1663,5 @@ class TestTheFirstVersion:
             assert np.array_equal(now.certificate.agreeing, delivered.certificate.agreeing)
 
     def test_it_is_small_and_whole(self):
-        assert sum(file.stat().st_size for file in (DATA / "artefact-v1").iterdir()) < 200_000
-        assert read_manifest(DATA / "artefact-v1", "avcg.artefact", 1)["version"] == 1
+        assert sum(file.stat().st_size for file in (DATA / "artifact-v1").iterdir()) < 200_000
+        assert read_manifest(DATA / "artifact-v1", "avcg.artifact", 1)["version"] == 1

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from avcg import AVCG, Classifier, MCDropout, Recipe, Schema, datasets, load, retrains, toys
-from avcg.errors import ArtefactError, DataError, SchemaError, SettingError
+from avcg.errors import ArtifactError, DataError, SchemaError, SettingError
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
@@ -332,18 +332,18 @@ class TestFoldersOfOtherMeans:
         arrays = read_tensors(files["scorer.safetensors"])
         spoil(content, arrays, files)
         write_folder(tmp_path / "x", content, {**files, "scorer.safetensors": write_tensors(arrays)})
-        with pytest.raises(ArtefactError, match=says):
+        with pytest.raises(ArtifactError, match=says):
             Scorer(tmp_path / "x")
 
 
 class TestRefusals:
     def test_no_graphs(self, saved, tmp_path):
         saved[0].save(tmp_path / "plain")
-        with pytest.raises(ArtefactError, match="graphs=True"):
+        with pytest.raises(ArtifactError, match="graphs=True"):
             Scorer(tmp_path / "plain")
 
     def test_no_folder(self, tmp_path):
-        with pytest.raises(ArtefactError, match="no folder"):
+        with pytest.raises(ArtifactError, match="no folder"):
             Scorer(tmp_path / "nothing")
 
     def test_a_changed_graph(self, saved, tmp_path):
@@ -354,7 +354,7 @@ class TestRefusals:
         content = bytearray(graph.read_bytes())
         content[len(content) // 2] ^= 1
         graph.write_bytes(bytes(content))
-        with pytest.raises(ArtefactError, match="changed"):
+        with pytest.raises(ArtifactError, match="changed"):
             Scorer(tmp_path / "bad")
 
     @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ from avcg.baselines.nearest import NearestUnlike
 from avcg.cli.serve import serve_app
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.explainers.records import MEANING, Option, Row
-from avcg.io.artefact import save
+from avcg.io.artifact import save
 from avcg.serve.app import Limits, create_app
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples

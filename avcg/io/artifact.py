@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import avcg
-from avcg.errors import ArtefactError, DataError, MissingExtraError, SchemaError, SettingError, check_int
+from avcg.errors import ArtifactError, DataError, MissingExtraError, SchemaError, SettingError, check_int
 from avcg.explainers.avcg import AVCG
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
@@ -140,7 +140,7 @@ def about(path: str | Path) -> dict[str, Any]:
     """What was noted in a folder when it was saved; every other file is left alone.
 
     Raises:
-        ArtefactError: If the folder is missing, changed or newer than this avcg, or commands cannot go by its notes.
+        ArtifactError: If the folder is missing, changed or newer than this avcg, or commands cannot go by its notes.
     """
     return notes_of(path, read_manifest(path, FORMAT, VERSION))
 
@@ -158,19 +158,19 @@ def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:
         device: Where to answer.
 
     Raises:
-        ArtefactError: If the folder is missing, changed, newer than this avcg, or made for another model.
+        ArtifactError: If the folder is missing, changed, newer than this avcg, or made for another model.
     """
     content, files = read_folder(path, FORMAT, VERSION)
     handed = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     wrong = validate(content, _CONTENT)
     if wrong is not None:
-        raise ArtefactError(f"{path} is not what save writes: {wrong}.")
+        raise ArtifactError(f"{path} is not what save writes: {wrong}.")
     try:
         explainer = _opened(content, files, handed)
-    except (ArtefactError, SchemaError, DataError, MissingExtraError):
+    except (ArtifactError, SchemaError, DataError, MissingExtraError):
         raise
     except Exception as error:  # whoever writes a folder by other means can make anything happen
-        raise ArtefactError(f"{path} is not what save writes: {type(error).__name__}: {error}.") from error
+        raise ArtifactError(f"{path} is not what save writes: {type(error).__name__}: {error}.") from error
     return explainer if device == "cpu" else _moved(explainer, device)
 
 
@@ -204,7 +204,7 @@ def _opened(content: Mapping[str, Any], files: Mapping[str, bytes], handed: Sequ
         random_state=check_int(settings["random_state"], "'random_state'", 0),
     )
     if not 0 < explainer.survival < 1:
-        raise ArtefactError(f"The 'survival' of AVCG must be in (0, 1). Got {explainer.survival!r}.")
+        raise ArtifactError(f"The 'survival' of AVCG must be in (0, 1). Got {explainer.survival!r}.")
     explainer.space_, explainer.classes_ = space, classes
     explainer.judges_ = parts["judges"]
     explainer.split_ = HypothesisSplit(everyone, parts["calibration"], parts["test"], deployed)
@@ -220,14 +220,14 @@ def _put_in_place(
     """All that training would have set."""
     rows = tuple(torch.from_numpy(arrays[f"reference.{i}"]) for i in range(len(explainer.classes_)))
     if any(one.shape[1:] != explainer.space_.event_shape or not len(one) for one in rows):
-        raise ArtefactError("The stored reference rows do not fit the space.")
+        raise ArtifactError("The stored reference rows do not fit the space.")
     explainer.reference_set_ = ReferenceSet(rows, content["reference_k"])
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.calibration_ = _unpack_calibration(content["calibration"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
     if students is not None:
         if not isinstance(students, Stacked):
-            raise ArtefactError("The students of models that can only be asked must be networks of one make.")
+            raise ArtifactError("The students of models that can only be asked must be networks of one make.")
         explainer.distillation_ = Distillation.of(
             students, [Fidelity(**one) for one in content["fidelity"]], explainer.recipe_.distillation
         )
@@ -297,7 +297,7 @@ def _unpack_space(said: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -
             wrong = f"{name} is of shape {tuple(tensor.shape)}"
     dtype = np.dtype("uint8" if wrong else said["dtype"])
     if wrong is not None or (dtype != np.uint8 and dtype.kind != "f") or (said["layout"] == "none" and depth != 1):
-        raise ArtefactError(f"These are no pictures: {wrong or said}.")
+        raise ArtifactError(f"These are no pictures: {wrong or said}.")
     return ImageSpace(layout=said["layout"], dtype=dtype, size=tuple(size), **tensors)
 
 
@@ -305,7 +305,7 @@ def _pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
     said = {"dtype": str(classes.dtype), "values": classes.tolist()}
     try:
         _unpack_classes(said)
-    except (ArtefactError, TypeError):
+    except (ArtifactError, TypeError):
         raise SettingError(f"Labels of the kind {classes.dtype} cannot be stored. Use texts or numbers.") from None
     return said
 
@@ -313,10 +313,10 @@ def _pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
 def _unpack_classes(said: Mapping[str, Any]) -> NDArray[Any]:
     dtype, values = np.dtype(said["dtype"]), said["values"]
     if dtype.kind not in "biufUO" or dtype.itemsize > _LONGEST_LABEL or len(set(values)) < max(2, len(values)):
-        raise ArtefactError(f"These are no labels: {said!r:.200}.")
+        raise ArtifactError(f"These are no labels: {said!r:.200}.")
     classes = np.array(values, dtype=dtype)
     if classes.tolist() != values:
-        raise ArtefactError(f"The labels {values!r:.200} are not of the kind {dtype}.")
+        raise ArtifactError(f"The labels {values!r:.200} are not of the kind {dtype}.")
     return classes
 
 
@@ -326,7 +326,7 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     stored = sum(value.numel() for value in state.values())
     for widths in ((*recipe.encoder, 2 * n_latent), (n_latent, *recipe.layers)):  # before room is made for them
         if min(widths) < 1 or max(widths) > stored or sum(a * b for a, b in pairwise(widths)) > stored:
-            raise ArtefactError(f"The stored generator has fewer numbers than layers of {widths} need.")
+            raise ArtifactError(f"The stored generator has fewer numbers than layers of {widths} need.")
     generator = Generator(
         explainer.space_,
         len(explainer.classes_),
@@ -339,7 +339,7 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     try:
         generator.load_state_dict(state, assign=True)
     except RuntimeError as error:
-        raise ArtefactError(f"The stored generator is of another shape: {error}") from None
+        raise ArtifactError(f"The stored generator is of another shape: {error}") from None
     return generator.requires_grad_(False).eval()
 
 
@@ -379,7 +379,7 @@ def _unpack_recipe(said: Mapping[str, Any]) -> Recipe:
     pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"forgotten": str}, None))
     wrong = validate(said, pattern, "recipe")
     if wrong is not None:
-        raise ArtefactError(f"This is no recipe: {wrong}.")
+        raise ArtifactError(f"This is no recipe: {wrong}.")
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
     values |= {"weights": Weights(**said["weights"])} if "weights" in said else {}
     values |= {name: unpack_config(kind, said[name]) for name, kind in _CONFIGS.items() if name in said}

@@ -1,0 +1,76 @@
+"""The contract of a method that answers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import torch
+
+from avcg.explainers.base import Explainer
+from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import MEANING
+from avcg.space.tabular import TabularSpace
+
+
+def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
+    """Assert that a fitted explainer keeps the promises that every method of avcg makes about tables.
+
+    A status for every row and never a missing one; columns, dtypes and index as they came; no constraint broken, also
+    under a request of its own; validity as the model in force sees the rows handed out; the same answers alone, in a
+    batch and in any order; JSON there and back; no global stream touched.
+
+    Args:
+        explainer: Fitted.
+        X: A few rows, at least four.
+
+    Raises:
+        AssertionError: With what does not hold.
+    """
+    before = torch.get_rng_state()
+    answers = explainer.generate(X)
+    assert torch.equal(before, torch.get_rng_state()), "generate touched PyTorch's global stream"
+    assert answers.frame.index.equals(X.index), "the index is not that of the rows"
+    assert list(answers.frame.columns) == list(X.columns), "the columns are not those of the rows"
+    assert answers.frame.dtypes.equals(X.dtypes), "the dtypes are not those of the rows"
+    assert set(answers.statuses) <= set(MEANING), f"unknown statuses: {set(answers.statuses) - set(MEANING)}"
+    _check_judgement(explainer, answers, X)
+    _check_constraints(explainer, answers, X)
+    _check_neighbours(explainer, answers, X)
+    assert Counterfactuals.from_json(answers.to_json()).to_json() == answers.to_json(), (
+        "JSON does not come back the same"
+    )
+    several = explainer.generate(X, n=2)
+    assert len(several.frame) == len(several.statuses) == 2 * len(X), "there are not two answers for each row"
+
+
+def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
+    x_cf, decider = explainer.space_.encode(answers.frame), explainer.decider_
+    after = decider.bind_rows(answers.frame).probabilities(x_cf)
+    before = decider.bind_rows(X).probabilities(explainer.space_.encode(X))
+    decided, current = (explainer.classes_[decider.decide(found).numpy()] for found in (after, before))
+    delivered = answers.status.isin(["ok", "not_robust"]).to_numpy()
+    assert (decided[delivered] == answers.target[delivered]).all(), "an answer said to be valid is not"
+    untold = (answers.statuses == "not_valid") & (decided == answers.target)
+    assert not untold.any(), "an answer said not to be valid is"
+    assert ((answers.statuses == "already_target") == (current == answers.target)).all(), "already_target is wrong"
+    left = answers.status.isin(["already_target", "infeasible"]).to_numpy()
+    pd.testing.assert_frame_equal(answers.frame[left], X[left])
+
+
+def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
+    space = explainer.space_
+    assert isinstance(space, TabularSpace), "check_explainer is for tables"
+    assert not space.violations(answers.frame, X).any(), "a constraint of the schema is broken"
+    free = np.flatnonzero(space.feasible.movable(space.encoding)[0])
+    vary = np.zeros((len(X), len(space.schema)), bool)
+    vary[np.arange(len(X)), free[np.arange(len(X)) % len(free)]] = True
+    asked = explainer.generate(X, vary=vary)
+    assert not space.restrict(vary=vary).violations(asked.frame, X).any(), "a request of a row's own is not kept"
+
+
+def _check_neighbours(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
+    whole = explainer.space_.encode(answers.frame)
+    turned = explainer.space_.encode(explainer.generate(X.iloc[::-1]).frame.iloc[::-1])
+    alone = explainer.space_.encode(explainer.generate(X.iloc[[1]]).frame)
+    assert torch.allclose(turned, whole, atol=1e-5), "an answer depends on the order of rows"
+    assert torch.allclose(alone, whole[1:2], atol=1e-5), "an answer depends on the other rows"
