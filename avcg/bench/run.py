@@ -28,7 +28,8 @@ from avcg.console import progress
 from avcg.errors import MissingExtraError, SettingError, check_int, did_you_mean
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.rashomon import RashomonSet
-from avcg.metrics.evaluate import QueryOptions, measure
+from avcg.method.query import QueryOptions
+from avcg.metrics.evaluate import measure
 
 _PICTURES = 8  # of each method, stored to be drawn
 Backend = Literal["loky", "ray", "dask"]
@@ -236,8 +237,9 @@ def _run_cell(
             about["fit_queries"] = problem.asked() - before
         if isinstance(explainer.hypotheses, RashomonSet):
             about["kept"] = len(explainer.hypotheses)
-        ask = QueryOptions(method.answers, method.refine, _one_locked(problem) if method.locked else None)
-        rows = measure(problem.context, explainer, problem.X, problem.target, ask).assign(error=np.nan)
+        vary = _one_locked(problem) if method.locked else None
+        options = QueryOptions(n=method.answers, vary=vary, refine=method.refine)
+        rows = measure(problem.context, explainer, problem.X, problem.target, options).assign(error=np.nan)
         if problem.protocol.reading == "images" and problem.seed == problem.protocol.seeds[0]:
             _store_pictures(problem, store, key, explainer)
         return rows

@@ -55,6 +55,11 @@ class QueryOptions:
         """Whether less may change than the schema lets."""
         return not (self.vary is None and self.ranges is None and self.max_changes is None)
 
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing is asked for but one answer for each row."""
+        return self.n == 1 and not self.refine and self.min_prob is None and not self.restricts
+
 
 @dataclass(frozen=True, eq=False)
 class Query:

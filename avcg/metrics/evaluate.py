@@ -23,6 +23,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.decider import Decider
 from avcg.method.diagnostics import personalisation
+from avcg.method.query import QueryOptions
 from avcg.metrics.functional import (
     column_changes,
     column_scales,
@@ -130,28 +131,8 @@ class Answered:
     n: int = 1
 
 
-@dataclass(frozen=True, eq=False)
-class QueryOptions:
-    """How a method is asked.
-
-    Attributes:
-        answers: For each row.
-        refine: Whether they are refined.
-        vary: (B, columns) what each row may change; None: all that the schema lets.
-    """
-
-    answers: int = 1
-    refine: bool = False
-    vary: Any = None
-
-    @property
-    def plainly(self) -> bool:
-        """Whether it is the usual question, of which everything can be measured."""
-        return self.answers == 1 and not self.refine and self.vary is None
-
-
 def evaluate(
-    context: Context, explainer: Explainer, X: Any, target: Any, ask: QueryOptions | None = None
+    context: Context, explainer: Explainer, X: Any, target: Any, options: QueryOptions | None = None
 ) -> pd.DataFrame:
     """Ask a fitted explainer, and measure what people receive.
 
@@ -160,30 +141,30 @@ def evaluate(
         explainer: Of any method.
         X: Rows in user units.
         target: One label for each.
-        ask: How; None: one answer each.
+        options: What is asked for beside them; None: one answer each.
 
     Returns:
         One line for each answer, reading and metric: columns row, answer, reading, metric, value.
     """
-    wide = measure(context, explainer, X, target, ask)
+    wide = measure(context, explainer, X, target, options)
     return wide.melt(["row", "answer", "reading"], var_name="metric", value_name="value")
 
 
 def measure(
-    context: Context, explainer: Explainer, X: Any, target: Any, ask: QueryOptions | None = None
+    context: Context, explainer: Explainer, X: Any, target: Any, options: QueryOptions | None = None
 ) -> pd.DataFrame:
     """The same with a column for each metric: a line for each answer as given, and one for each as a proper row."""
-    ask = ask or QueryOptions()
+    options = options or QueryOptions()
     started = time.perf_counter()
-    answers = explainer.generate(X, target, n=ask.answers, refine=ask.refine, vary=ask.vary)
+    answers = explainer.query(X, target, options)
     seconds = (time.perf_counter() - started) / len(answers)
-    place = np.repeat(np.arange(len(answers)), ask.answers)
+    place = np.repeat(np.arange(len(answers)), options.n)
     x, wanted = context.space.encode(X), class_positions(np.asarray(target), explainer.classes_)
-    answered = Answered(x[place], wanted[place], context.space.encode(answers.answers), n=ask.answers)
-    if ask.plainly:
+    answered = Answered(x[place], wanted[place], context.space.encode(answers.answers), n=options.n)
+    if options.is_default:
         answered = replace(answered, **_asked_more(context, explainer, x, wanted))
     raw = score(context, answered).assign(reading="raw", TimeFrame=seconds)
-    if ask.plainly:
+    if options.is_default:
         raw = raw.assign(**timings(explainer, x, wanted))
         if isinstance(explainer, AVCG) and context.encoding is not None:
             raw["gap"] = explainer.amortization_gap(X, target, steps=50, n_latents=5)["gap"].to_numpy()

@@ -12,7 +12,8 @@ from scipy.stats import beta
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.method.decider import Decider
-from avcg.metrics.evaluate import Context, QueryOptions, evaluate, measure
+from avcg.method.query import QueryOptions
+from avcg.metrics.evaluate import Context, evaluate, measure
 from avcg.metrics.numeric_view import NumericReading
 from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.training import Training
@@ -272,7 +273,7 @@ class TestWhatIsLacking:
 
 class TestAsking:
     def test_three_answers_are_three_lines_with_how_far_they_are_apart(self, amortized):
-        found = measure(FULL, amortized, X, TARGET, QueryOptions(answers=3))
+        found = measure(FULL, amortized, X, TARGET, QueryOptions(n=3))
         assert found["row"].tolist() == np.repeat(np.arange(10), 3).tolist()
         assert found["answer"].tolist() == [0, 1, 2] * 10
         x_cf = SPACE.encode(amortized.generate(X, TARGET, n=3).frame).double()
@@ -284,17 +285,17 @@ class TestAsking:
         np.testing.assert_allclose(found["CMV"], votes.mean(axis=0), atol=1e-6)
 
     def test_answers_that_repeat_themselves_are_not_apart(self, mean):
-        assert (measure(BARE, mean, X, TARGET, QueryOptions(answers=3))["apart"] == 0).all()
+        assert (measure(BARE, mean, X, TARGET, QueryOptions(n=3))["apart"] == 0).all()
 
     def test_what_takes_more_answers_is_asked_of_the_usual_question_only(self, amortized):
-        found = measure(FULL, amortized, X, TARGET, QueryOptions(answers=3))
+        found = measure(FULL, amortized, X, TARGET, QueryOptions(n=3))
         assert found["Div"].isna().all()
         assert found["RVR_trained"].isna().all()
         assert not {"Time", "Time100", "R_IC"} & set(found.columns)
         assert (found["TimeFrame"] > 0).all()
 
     def test_the_long_form_says_which_answer(self, mean):
-        long = evaluate(BARE, mean, X, TARGET, QueryOptions(answers=3))
+        long = evaluate(BARE, mean, X, TARGET, QueryOptions(n=3))
         assert (long.groupby("metric").size() == 30).all()
         assert set(long["answer"]) == {0, 1, 2}
 
