@@ -256,7 +256,7 @@ class TestSite:
             r"<(?:script|img|iframe)[^>]+src=[\"']?(https?:)|<link[^>]+rel=[\"']?stylesheet[^>]+(https?:)"
         )
         assert not [page for page in pages if loads.search(page.read_text())]
-        shown = (site / "reference" / "explainer" / "index.html").read_text()
+        shown = (site / "reference" / "explainers" / "index.html").read_text()
         assert 'id="avcg.AVCG"' in shown
         assert "blockquote" not in shown, "doctests are code, not quotations"
 
