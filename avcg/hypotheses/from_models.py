@@ -47,7 +47,7 @@ def from_models(
     3
     """
     if not models:
-        raise SettingError("The 'models' of given must be at least one. Got none.")
+        raise SettingError("The 'models' of from_models must be at least one. Got none.")
     rows = as_rows(X)
     if schema is not None and space is not None:
         raise SettingError("A space has a schema already. Give the one or the other.")

@@ -179,7 +179,7 @@ def _estimators(
     if n > 1 and torch.allclose(first[:1].expand_as(first), first, atol=1e-4):
         warnings.warn(
             f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {resampling!r}."
-            " They say nothing about what may change; use how='bootstrap'.",
+            " They say nothing about what may change; use resampling='bootstrap'.",
             stacklevel=3,
         )
     base = gather([model], X, space, classes) if hasattr(model, "classes_") else None

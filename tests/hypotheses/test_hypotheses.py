@@ -804,7 +804,7 @@ class TestWhatReviewersFound:
         from sklearn.linear_model import LogisticRegression
 
         toy = toys.linear_logistic(n=80)
-        with pytest.warns(UserWarning, match=r"all 3 models are the same.*use how='bootstrap'"):
+        with pytest.warns(UserWarning, match=r"all 3 models are the same.*use resampling='bootstrap'"):
             avcg.retrains(LogisticRegression(), toy.X, toy.y, n=3)
 
     def test_a_resample_with_one_class_left_is_drawn_again(self):
