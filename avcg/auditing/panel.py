@@ -24,7 +24,7 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Opaque
-from avcg.method.decision import needed_votes, statuses
+from avcg.method.delivery import needed_votes, statuses
 from avcg.models.black_box import BlackBox
 from avcg.models.decision import DecisionRule, of_target
 from avcg.models.sklearn import convertible
@@ -258,7 +258,7 @@ class _Asking:
         judges = FiniteSet(self.judges.predictors, self.judges.space, self.judges.classes, base)
         judged = self.recourse.judged_by(judges)
         judged.survival, judged.threshold = self.survival, self.panel.threshold
-        judged.decider_ = replace(judged.decider_, threshold=self.panel.threshold)
+        judged.deployed_ = replace(judged.deployed_, threshold=self.panel.threshold)
         return judged
 
 
@@ -340,7 +340,9 @@ class InForce:
     def predict_proba(self, rows: Any) -> Floats:
         """(N, C)."""
         explainer = self._explainer
-        found: Floats = explainer.decider_.bind_rows(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
+        found: Floats = (
+            explainer.deployed_.bind_rows(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
+        )
         return found
 
 

@@ -92,7 +92,7 @@ class CFVAE(Explainer):
     _own_label = False
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
-        labels = self.decider_.decide(self.decider_.probabilities(x)) if y is None else y
+        labels = self.deployed_.decide(self.deployed_.probabilities(x)) if y is None else y
         self.vae_ = fit_vae(self.space_, x, labels, len(self.classes_), rng, self._torch_device())
 
     @torch.no_grad()
@@ -100,7 +100,7 @@ class CFVAE(Explainer):
         device = self._torch_device()
         x, target = query.x.to(device), query.target.to(device)
         request = _condition(x, target)
-        present = self.decider_.decide(self.decider_.probabilities(query.x)).to(device)
+        present = self.deployed_.decide(self.deployed_.probabilities(query.x)).to(device)
         posterior = self.vae_.posterior(_condition(x, present) if self._own_label else request)
         rng = torch.Generator().manual_seed(self.random_state)
         noise = torch.randn(query.n, 1, self.vae_.n_latent, generator=rng)

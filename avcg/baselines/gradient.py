@@ -159,7 +159,7 @@ class GradientSearch(Explainer):
     def _needed(self, query: Query) -> Tensor:
         """(B,) the log-odds from which a row is done."""
         level = math.log(self.effort.probability / (1 - self.effort.probability))
-        needed = self.decider_.log_odds(query.target) + level
+        needed = self.deployed_.log_odds(query.target) + level
         asked = query.min_prob
         return needed if asked is None else needed.clamp(min=math.log(asked / (1 - asked)))
 
@@ -183,7 +183,7 @@ class Wachter(GradientSearch):
         return shortfall + weight * query.space.distance(x_cf, query.x)
 
     def _asked(self) -> Predictors:
-        return self.decider_.predictors
+        return self.deployed_.predictors
 
 
 class Batten(GradientSearch):
@@ -237,7 +237,7 @@ class EntropicSearch(GradientSearch):
 
     def _candidates(self, query: Query) -> Tensor:
         wachter = Wachter(self.hypotheses)  # as usual; the descent is of what comes after
-        wachter.decider_ = self.decider_
+        wachter.deployed_ = self.deployed_
         found = self._search(query, wachter._search(query, start_of(query)))
         return settled(query, found).expand(query.n, *query.x.shape)
 
@@ -253,8 +253,8 @@ class EntropicSearch(GradientSearch):
     @torch.no_grad()
     def _done(self, query: Query, x_cf: Tensor) -> Tensor:
         content = self._risk(query, x_cf) <= 1.0 - self.effort.probability
-        deployed = self.decider_.probabilities(x_cf)
-        return content & self.decider_.valid(deployed, query.target, query.min_prob)
+        deployed = self.deployed_.probabilities(x_cf)
+        return content & self.deployed_.valid(deployed, query.target, query.min_prob)
 
 
 class Schut(GradientSearch):

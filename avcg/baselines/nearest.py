@@ -19,7 +19,7 @@ class ClassMean(Explainer):
     """Everyone to the mean of the target's training rows, as far as the constraints let them."""
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
-        labels = self.decider_.decide(self.decider_.probabilities(x)) if y is None else y
+        labels = self.deployed_.decide(self.deployed_.probabilities(x)) if y is None else y
         none = torch.zeros_like(x[0])
         self.means_ = torch.stack(
             [x[labels == label].mean(dim=0) if (labels == label).any() else none for label in range(len(self.classes_))]
@@ -36,7 +36,7 @@ class NearestUnlike(Explainer):
     _robust = False
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
-        decided = self.decider_.decide(self.decider_.probabilities(x))
+        decided = self.deployed_.decide(self.deployed_.probabilities(x))
         least = self._least(x)
         rows = []
         for label in range(len(self.classes_)):

@@ -224,9 +224,9 @@ class Answerer:
         target = self._explainer.classes_.tolist().index(self.target)
         has_it: list[Flags] = []
         for group, count in _groups(np.arange(len(rows))):
-            decider = self._explainer.decider_.bind_rows(rows.iloc[group])
-            found, wanted = decider.probabilities(codes[group]), torch.full((len(group),), target)
-            has_it.append(np.asarray(decider.valid(found, wanted, self._options.min_prob))[:count])
+            deployed = self._explainer.deployed_.bind_rows(rows.iloc[group])
+            found, wanted = deployed.probabilities(codes[group]), torch.full((len(group),), target)
+            has_it.append(np.asarray(deployed.valid(found, wanted, self._options.min_prob))[:count])
         return np.flatnonzero(~np.concatenate(has_it))
 
 

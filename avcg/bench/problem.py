@@ -21,7 +21,7 @@ from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import OnDevice, Predictors
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retrains import How, retrains
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.metrics.evaluate import Context, Reread
 from avcg.metrics.numeric_view import NumericReading
 from avcg.models.adapter import class_positions
@@ -152,7 +152,7 @@ class Problem:
         shape = x.shape[1:]
         return Context(
             space,
-            Decider(self._placed(PointMass(self.model).predictors)),
+            DeployedModel(self._placed(PointMass(self.model).predictors)),
             x,
             y,
             len(self.model.classes_),

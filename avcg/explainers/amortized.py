@@ -191,7 +191,7 @@ class Amortized(Explainer):
         check_is_fitted(self)
         rows = as_rows(X)
         x = self.space_.encode(rows)
-        current = self.decider_.decide(self.decider_.probabilities(x)).cpu().numpy()
+        current = self.deployed_.decide(self.deployed_.probabilities(x)).cpu().numpy()
         wanted, _ = target_positions(target, current, self.classes_.tolist())
         query = Query(x.numpy(), wanted, self.space_.codes)
         condition = self._condition(query, self.search.margins(query))

@@ -21,7 +21,7 @@ from avcg.explainers.amortized import Amortized
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.method.calibration import Calibration, calibrate, survival_of
 from avcg.method.config import CalibrationConfig
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import look, warn_of_collapse
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Generator
@@ -141,7 +141,7 @@ class AVCG(Amortized):
         self.generator_.to(device)
         watched = self._held_query(held[: recipe.calibration.watched_rows], rng)
         seen: list[dict[str, float]] = []
-        train, deployed = self.split_.train, self.decider_.predictors
+        train, deployed = self.split_.train, self.deployed_.predictors
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
             models = train.sample(count, generator=rng)
@@ -156,7 +156,7 @@ class AVCG(Amortized):
                 self.space_,
                 x.to(device),
                 train,
-                Decider(deployed.to(device), self.threshold),
+                DeployedModel(deployed.to(device), self.threshold),
                 lesson,
                 self.reference_set_.to(device) if recipe.weights.plausibility else None,
                 rng,
@@ -173,7 +173,7 @@ class AVCG(Amortized):
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
         """Rows as they are, each asking for another class than it has."""
-        current = self.decider_.decide(self.decider_.probabilities(held))
+        current = self.deployed_.decide(self.deployed_.probabilities(held))
         target = draw_targets(current, len(self.classes_), "other", rng)
         return Query(held.cpu().numpy(), target.cpu().numpy(), self.space_.codes)
 
@@ -184,7 +184,7 @@ class AVCG(Amortized):
         chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
         some = replace(query, space=self.space_.random_requests(len(query.x), recipe.requests, chance).codes)
         low, high = recipe.margins
-        margin = self.decider_.rule.log_odds(some.target) + low + (high - low) * chance.random(len(some.x))
+        margin = self.deployed_.rule.log_odds(some.target) + low + (high - low) * chance.random(len(some.x))
         latent = chance.standard_normal((1, self.generator_.n_latent)).astype(np.float32)
         return torch.from_numpy(self._propose(some, margin.astype(np.float32), latent)[0])
 
@@ -201,7 +201,7 @@ class AVCG(Amortized):
             torch.linspace(*recipe.margins, count).tolist(),
             lambda margin: torch.from_numpy(self._first_at(query, margin)),
             query,
-            self.decider_,
+            self.deployed_,
             self.split_.calibration,
             self.survival,
             recipe.calibration.standard_errors,
@@ -220,7 +220,7 @@ class AVCG(Amortized):
         def holds(level: float) -> bool:
             self.refined_margin_ = level
             shorter = self._refined(query, answers, Refinement(), Deadline())[0]
-            survival, error = survival_of(self.decider_, self.split_.calibration, shorter, target)
+            survival, error = survival_of(self.deployed_, self.split_.calibration, shorter, target)
             return survival - clear * error >= promise
 
         return levels[bisect_left(levels[:-1], True, key=holds)]  # what more must be left, survives more

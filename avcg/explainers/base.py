@@ -27,8 +27,8 @@ from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.config import SearchConfig
-from avcg.method.decider import Decider
-from avcg.method.decision import check_delivery, needed_votes, statuses
+from avcg.method.delivery import check_delivery, needed_votes, statuses
+from avcg.method.deployed import DeployedModel
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
 from avcg.method.refine import Deadline, Refinement, prune
@@ -62,7 +62,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     Attributes:
         space_: What answers are made in.
         classes_: The labels.
-        decider_: The model in force with its rule.
+        deployed_: The model in force with its rule.
         split_: Which hypotheses teach, tune and certify.
         judges_: The model in force and a draw of the teachers: what candidates are judged by.
         refined_margin_: Log-odds beyond the line, by the teachers' mean less two deviations, that refining leaves.
@@ -70,7 +70,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
 
     space_: Space
     classes_: NDArray[Any]
-    decider_: Decider
+    deployed_: DeployedModel
     split_: HypothesisSplit
     judges_: Predictors
     refined_margin_: float
@@ -140,12 +140,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         device = self._torch_device()
         if device.type != "cpu":  # it is hypotheses that cost most
             self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
-        self.decider_ = Decider(self.split_.deployed, self.threshold)
+        self.deployed_ = DeployedModel(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
         if bool(self.space_.immovable(x).all()):
             raise SchemaError("No training row may change anything. Free a column of the schema, or widen a range.")
         self.refined_margin_ = self._search_config.refined_margin
-        probabilities = self.decider_.probabilities(x[:2])
+        probabilities = self.deployed_.probabilities(x[:2])
         known = self.hypotheses.classes
         self.classes_ = np.arange(probabilities.shape[1]) if known is None else np.asarray(known)
         labels = None if y is None else class_positions(np.asarray(y), self.classes_)
@@ -169,8 +169,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         rows = as_rows(X)
         read = self.space_.read(rows)
-        found = self.decider_.bind_rows(rows).probabilities(self.space_.encode(read))
-        return self.classes_[self.decider_.decide(found).cpu().numpy()]
+        found = self.deployed_.bind_rows(rows).probabilities(self.space_.encode(read))
+        return self.classes_[self.deployed_.decide(found).cpu().numpy()]
 
     def judged_by(self, judges: FiniteSet) -> Self:
         """The same method, its answers accepted by other models: those of the day in place of those it learnt from.
@@ -190,7 +190,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         check_same_reading(self.hypotheses.space, judges.space, self.classes_, judges.classes)
         decides = judges.predictors if judges.base is None else judges.base
         other = copy.copy(self)
-        other.decider_ = Decider(decides, self.threshold)
+        other.deployed_ = DeployedModel(decides, self.threshold)
         other.judges_ = Joined([decides, judges.predictors])
         other.split_ = replace(self.split_, deployed=decides, test=None)
         return other
@@ -262,8 +262,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         space = self.space_
         if options.restricts:
             space = space.restrict_rows(options.vary, options.ranges, options.max_changes, len(encoded))
-        rule, x = self.decider_.rule, encoded.numpy()
-        before = self.decider_.bind_rows(rows).probabilities(encoded).cpu().numpy()
+        rule, x = self.deployed_.rule, encoded.numpy()
+        before = self.deployed_.bind_rows(rows).probabilities(encoded).cpu().numpy()
         wanted, any_will_do = target_positions(target, rule.decide(before), self.classes_.tolist())
         query, targets = Query(x, wanted, space.codes, options.n, options.min_prob), wanted.copy()
         settled = rule.valid(before, wanted, options.min_prob) | query.space.immovable(x)
@@ -310,8 +310,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             log_p = target_log_probs(self.judges_, candidates[None], wanted)
             lower = lower_log_odds(log_p, self.judges_.weights, self._search_config.spread)[0]
-        needed = self.decider_.log_odds(wanted) + self.refined_margin_
-        valid = self.decider_.valid(self.decider_.probabilities(candidates), wanted, query.min_prob)
+        needed = self.deployed_.log_odds(wanted) + self.refined_margin_
+        valid = self.deployed_.valid(self.deployed_.probabilities(candidates), wanted, query.min_prob)
         return (lower >= needed) & valid
 
     @property
@@ -325,7 +325,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         deployed = self.split_.deployed
         weights = self.judges_.weights.double().numpy()
         shares = deployed.weights.double().numpy()
-        return Acceptance(self._judge, weights, shares, self.decider_.rule, self.survival, self._search_config)
+        return Acceptance(self._judge, weights, shares, self.deployed_.rule, self.survival, self._search_config)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
         """(S, N, C) what the judges say of (N, *event) encoded rows."""
@@ -340,7 +340,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         self, rows: Any, read: Any, query: Query, codes: Codes, before: NDArray[Any], space: Space
     ) -> Counterfactuals:
         """Decode, look at what was decoded once more, judge it, and say how it went."""
-        n, x, rule = query.n, query.x, self.decider_.rule
+        n, x, rule = query.n, query.x, self.deployed_.rule
         place = np.repeat(np.arange(len(x)), n)
         each, factuals = (query.take(place), take_rows(rows, place)) if n > 1 else (query, rows)
         flat = np.swapaxes(codes, 0, 1).reshape(len(place), *x.shape[1:])
@@ -348,7 +348,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         given = space.take(torch.from_numpy(place)).deliver(flat, factuals, here)
         check_delivery(given.broken)
         received = torch.from_numpy(given.received)
-        after = self.decider_.bind_rows(given.answers).probabilities(received).cpu().numpy()
+        after = self.deployed_.bind_rows(given.answers).probabilities(received).cpu().numpy()
         valid = rule.valid(after, each.target, query.min_prob)
         certificate, robust = None, np.ones(len(place), bool)
         if self.split_.test is not None:
@@ -382,7 +382,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return space if self.schema is None else space.narrowed(self.schema, rows)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
-        """Learn from encoded rows; `space_`, `split_`, `decider_` and `classes_` are set."""
+        """Learn from encoded rows; `space_`, `split_`, `deployed_` and `classes_` are set."""
         raise NotImplementedError
 
     def _candidates(self, query: Query) -> Tensor:

@@ -40,7 +40,7 @@ from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import risk
 from avcg.method.calibration import Calibration
 from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.method.generator import Generator
 from avcg.method.objective import Weights
@@ -208,7 +208,7 @@ def _opened(content: Mapping[str, Any], files: Mapping[str, bytes], handed: Sequ
     explainer.space_, explainer.classes_ = space, classes
     explainer.judges_ = parts["judges"]
     explainer.split_ = HypothesisSplit(everyone, parts["calibration"], parts["test"], deployed)
-    explainer.decider_ = Decider(deployed, explainer.threshold)
+    explainer.deployed_ = DeployedModel(deployed, explainer.threshold)
     explainer.refined_margin_ = content["refined_margin"]
     _put_in_place(explainer, content, arrays, parts["students"])
     return explainer
@@ -241,7 +241,7 @@ def _moved(explainer: AVCG, name: str) -> AVCG:
     device = explainer._torch_device()
     if device.type != "cpu":
         explainer.judges_, explainer.split_ = OnDevice(explainer.judges_, device), explainer.split_.on(device)
-        explainer.decider_ = Decider(explainer.split_.deployed, explainer.threshold)
+        explainer.deployed_ = DeployedModel(explainer.split_.deployed, explainer.threshold)
         explainer.generator_.to(device)
     return explainer
 
@@ -255,7 +255,7 @@ def _as_model(deployed: Predictors) -> Any:
 
 def _pack_settings(explainer: AVCG) -> dict[str, Any]:
     settings = {name: getattr(explainer, name) for name in ("survival", "n_test", "random_state")}
-    settings |= {"threshold": explainer.decider_.threshold, "model": explainer.model is not None}
+    settings |= {"threshold": explainer.deployed_.threshold, "model": explainer.model is not None}
     settings["schema"] = None if explainer.schema is None else explainer.schema.to_json()
     settings["recipe"] = None if explainer.recipe is None else _pack_recipe(explainer.recipe)
     calibration = explainer.calibration_

@@ -20,7 +20,7 @@ from avcg.explainers.records import MOST_ANSWERS, Option, Row
 from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
-from avcg.method.decision import check_delivery, needed_votes, statuses
+from avcg.method.delivery import check_delivery, needed_votes, statuses
 from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
 from avcg.method.search import Acceptance, Search, any_class
 from avcg.models.decision import DecisionRule, of_target

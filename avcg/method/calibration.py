@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 
 
@@ -54,9 +54,11 @@ class Calibration:
         )
 
 
-def survival_of(decider: Decider, hypotheses: Predictors, answers: Tensor, target: Tensor) -> tuple[float, float]:
+def survival_of(
+    deployed: DeployedModel, hypotheses: Predictors, answers: Tensor, target: Tensor
+) -> tuple[float, float]:
     """The share of (answer, hypothesis) pairs that agree, and its standard error over hypotheses."""
-    shares = decider.agree(hypotheses, answers, target).float().mean(dim=1)
+    shares = deployed.agree(hypotheses, answers, target).float().mean(dim=1)
     return float(shares @ hypotheses.weights), float(shares.std(correction=min(1, len(shares) - 1))) / len(
         shares
     ) ** 0.5
@@ -66,7 +68,7 @@ def calibrate(
     margins: Sequence[float],
     answer: Callable[[float], Tensor],
     query: Query,
-    decider: Decider,
+    deployed: DeployedModel,
     hypotheses: Predictors,
     promise: float,
     standard_errors: float = 2.0,
@@ -79,7 +81,7 @@ def calibrate(
         margins: Ascending.
         answer: From a margin to (B, *event) answers.
         query: The B rows, not trained on.
-        decider: The model in force.
+        deployed: The model in force.
         hypotheses: Not trained on either.
         promise: The share of models that is to agree.
         standard_errors: Standard errors over hypotheses by which the promise must be kept clear.
@@ -88,8 +90,8 @@ def calibrate(
     rows = []
     for margin in margins:
         answers = answer(margin)
-        survival, error = survival_of(decider, hypotheses, answers, target)
-        valid = decider.valid(decider.probabilities(answers), target)
+        survival, error = survival_of(deployed, hypotheses, answers, target)
+        valid = deployed.valid(deployed.probabilities(answers), target)
         rows.append(
             {
                 "margin": margin,

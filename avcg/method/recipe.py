@@ -17,7 +17,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
 from avcg.method.cuda_graphs import GraphedLoss
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, Decoder, Generator
 from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.method.risk import Hinge, Risk, expected_log_likelihood
@@ -195,7 +195,7 @@ def fit_generator(
     space: Space,
     x: Tensor,
     hypotheses: HypothesisDistribution,
-    decider: Decider,
+    deployed: DeployedModel,
     recipe: Recipe,
     plausibility: Plausibility | None,
     rng: torch.Generator,
@@ -209,7 +209,7 @@ def fit_generator(
         space: What all rows may change.
         x: (N, *event) training rows, on the device to train on.
         hypotheses: What to train against; drawn anew at every step unless it is a finite set.
-        decider: The model in force.
+        deployed: The model in force.
         recipe: How.
         plausibility: The term of that name.
         rng: Of everything.
@@ -219,7 +219,7 @@ def fit_generator(
     n_rows = len(x) * -(-recipe.rows_per_epoch // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
-    loss = GeneratorLoss(generator, space, x, hypotheses, decider, recipe, plausibility, rng)
+    loss = GeneratorLoss(generator, space, x, hypotheses, deployed, recipe, plausibility, rng)
     loss.total = epochs * math.ceil(n_rows / batch)
     settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
     return train(list(generator.parameters()), loss, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
@@ -234,14 +234,14 @@ class GeneratorLoss:
         space: Space,
         x: Tensor,
         hypotheses: HypothesisDistribution,
-        decider: Decider,
+        deployed: DeployedModel,
         recipe: Recipe,
         plausibility: Plausibility | None,
         rng: torch.Generator,
     ) -> None:
         self.generator, self.space, self.x, self.hypotheses = generator, space, x, hypotheses
-        self.decider, self.recipe, self.plausibility, self.rng = decider, recipe, plausibility, rng
-        self.current = decider.decide(decider.probabilities(x))
+        self.deployed, self.recipe, self.plausibility, self.rng = deployed, recipe, plausibility, rng
+        self.current = deployed.decide(deployed.probabilities(x))
         self.chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
         whole_set = isinstance(hypotheses, FiniteSet) and len(hypotheses) <= recipe.n_hypotheses
         self.fixed = self._draw() if whole_set else None
@@ -292,13 +292,13 @@ class GeneratorLoss:
         alone = torch.rand(len(x), generator=self.rng) >= self.recipe.crossed
         crossed = self.space.cross(x, others, self.rng)
         x = torch.where(alone.view(-1, *[1] * (x.dim() - 1)).to(x.device), x, crossed)
-        return x, self.decider.decide(self.decider.probabilities(x))
+        return x, self.deployed.decide(self.deployed.probabilities(x))
 
     def _condition(self, x: Tensor, current: Tensor, space: Space) -> Condition:
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
-        return Condition(x, target, space.constraint_features(x), self.decider.log_odds(target) + margin)
+        return Condition(x, target, space.constraint_features(x), self.deployed.log_odds(target) + margin)
 
     def _hard(self, progress: float) -> float:
         return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)
@@ -306,7 +306,7 @@ class GeneratorLoss:
     def _draw(self) -> Predictors:
         drawn = self.hypotheses.sample(self.recipe.n_hypotheses, generator=self.rng)
         if self.recipe.train_on_deployed:
-            drawn = Joined([self.decider.predictors, drawn])
+            drawn = Joined([self.deployed.predictors, drawn])
         return drawn.to(self.x.device)
 
 

@@ -21,7 +21,7 @@ from avcg.explainers.base import Explainer
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import personalisation
 from avcg.method.query import QueryOptions
 from avcg.metrics.functional import (
@@ -61,7 +61,7 @@ class Context:
 
     Attributes:
         space: What rows are read by.
-        decider: The model in force.
+        deployed: The model in force.
         x_train: (N, *event) training rows.
         y_train: (N,) their class positions.
         n_classes: C.
@@ -75,7 +75,7 @@ class Context:
     """
 
     space: Space
-    decider: Decider
+    deployed: DeployedModel
     x_train: Tensor
     y_train: Tensor
     n_classes: int
@@ -217,7 +217,7 @@ def timings(explainer: Explainer, x: Tensor, wanted: Tensor) -> dict[str, Any]:
 def score(context: Context, answered: Answered) -> pd.DataFrame:
     """Every metric that depends on codes alone, one line for each row."""
     x, x_cf, target = answered.x, answered.x_cf, answered.target
-    current = context.decider.decide(context.decider.probabilities(x))
+    current = context.deployed.decide(context.deployed.probabilities(x))
     decisions = _decisions(context, answered)
     about_answers = {**_distances(context, x_cf, x, target), **_plausibility(context, x_cf, target, current)}
     # The row itself handed back, and no answer: its distance of 0 would be a merit.
@@ -249,7 +249,7 @@ def _apart(x_cf: Tensor, n: int) -> Tensor:
 
 def _decisions(context: Context, answered: Answered) -> dict[str, Any]:
     x_cf, target = answered.x_cf, answered.target
-    valid = context.decider.valid(context.decider.probabilities(x_cf), target).float()
+    valid = context.deployed.valid(context.deployed.probabilities(x_cf), target).float()
     later = None if context.surrogates is None else model_agreement(context.surrogates, x_cf, target)
     found: dict[str, Any] = {
         "Val": np.nan if context.bank is None else validity(context.bank, x_cf, target),
@@ -268,7 +268,7 @@ def _decisions(context: Context, answered: Answered) -> dict[str, Any]:
 
 
 def _distances(context: Context, x_cf: Tensor, x: Tensor, target: Tensor) -> dict[str, Any]:
-    encoding, decider = context.encoding, context.decider
+    encoding, deployed = context.encoding, context.deployed
     changes = column_changes(encoding, x_cf, x)
     found: dict[str, Any] = {
         "L1": changes.sum(dim=1),
@@ -280,7 +280,7 @@ def _distances(context: Context, x_cf: Tensor, x: Tensor, target: Tensor) -> dic
     }
     if encoding is not None:  # pixels are too many to be put back one at a time
         found["redundancy"] = redundancy(
-            lambda some, wanted: decider.valid(decider.probabilities(some), wanted), encoding, x_cf, x, target
+            lambda some, wanted: deployed.valid(deployed.probabilities(some), wanted), encoding, x_cf, x, target
         )
     return found
 

@@ -274,7 +274,7 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
         first: One answer a row.
         explainer: Fitted, with models set aside.
     """
-    fresh, decider = explainer.split_.test, explainer.decider_
+    fresh, deployed = explainer.split_.test, explainer.deployed_
     places = np.flatnonzero(delivered(first))
     if fresh is None or not len(places):
         return None
@@ -289,7 +289,7 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
             with torch.no_grad():
                 said = fresh.bind_rows(rows).probabilities(x).cpu()
             # By the rule of the model in force, which may have a threshold: measures take the likeliest class.
-            decided = torch.stack([decider.decide(one) for one in said])
+            decided = torch.stack([deployed.decide(one) for one in said])
             votes[side].append((decided == target).sum(dim=0).numpy())
             each = {
                 "disagreement": disagreement(torch.nn.functional.one_hot(decided, said.shape[-1]).float()),

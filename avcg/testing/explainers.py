@@ -44,10 +44,10 @@ def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
 
 
 def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
-    x_cf, decider = explainer.space_.encode(answers.frame), explainer.decider_
-    after = decider.bind_rows(answers.frame).probabilities(x_cf)
-    before = decider.bind_rows(X).probabilities(explainer.space_.encode(X))
-    decided, current = (explainer.classes_[decider.decide(found).numpy()] for found in (after, before))
+    x_cf, deployed = explainer.space_.encode(answers.frame), explainer.deployed_
+    after = deployed.bind_rows(answers.frame).probabilities(x_cf)
+    before = deployed.bind_rows(X).probabilities(explainer.space_.encode(X))
+    decided, current = (explainer.classes_[deployed.decide(found).numpy()] for found in (after, before))
     delivered = answers.status.isin(["ok", "not_robust"]).to_numpy()
     assert (decided[delivered] == answers.target[delivered]).all(), "an answer said to be valid is not"
     untold = (answers.statuses == "not_valid") & (decided == answers.target)

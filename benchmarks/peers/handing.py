@@ -92,5 +92,5 @@ def same_model(explainer: Any, model: Any, X: pd.DataFrame) -> bool:
     """Whether a stored explainer explains this very model, by what it says of some rows."""
     x = explainer.space_.encode(X)
     with torch.no_grad():
-        theirs = explainer.decider_.probabilities(x).numpy()
+        theirs = explainer.deployed_.probabilities(x).numpy()
     return bool(np.abs(theirs - model.predict_proba(X)).max() <= _ALIKE)

@@ -21,7 +21,7 @@ def judge(context: Context, X: pd.DataFrame, target: Positions, answers: pd.Data
     """Measure answers.
 
     Args:
-        context: With the model in force as its decider, and models trained anew as its surrogates.
+        context: With the deployed model, and models trained anew as its surrogates.
         X: The rows that were asked about, as many as there are targets.
         target: The class positions wanted.
         answers: In the units of X, a line for each row that has one; the index is the row's position in X.
@@ -44,7 +44,7 @@ def judge(context: Context, X: pd.DataFrame, target: Positions, answers: pd.Data
         asked = X.iloc[given.index]
         x, x_cf = space.encode(asked), space.encode(given)
         wanted = torch.from_numpy(target[given.index])
-        valid = context.decider.valid(context.decider.probabilities(x_cf), wanted)
+        valid = context.deployed.valid(context.deployed.probabilities(x_cf), wanted)
         assert context.surrogates is not None
         found = np.column_stack(
             [

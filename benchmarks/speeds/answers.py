@@ -28,7 +28,7 @@ def generate(repeats: int, folder: str | None) -> None:
     rows = np.random.default_rng(0).integers(0, len(data), 100_000)
     X = data.X.iloc[rows].reset_index(drop=True)
     x = explainer.space_.encode(X.iloc[:_BATCH])
-    query = Query(x, 1 - explainer.decider_.decide(explainer.decider_.probabilities(x)), explainer.space_, 1)
+    query = Query(x, 1 - explainer.deployed_.decide(explainer.deployed_.probabilities(x)), explainer.space_, 1)
     margin = explainer._margin(query)
     layers = [layer for layer in explainer.generator_.modules() if isinstance(layer, torch.nn.Linear)]
     products = [

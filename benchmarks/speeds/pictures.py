@@ -14,7 +14,7 @@ from rich.table import Table
 from torch import nn
 
 from avcg import Classifier, MCDropout, Recipe, datasets
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, Generator
 from avcg.method.recipe import GeneratorLoss
 from avcg.models.precision import full_precision
@@ -121,8 +121,8 @@ def _training(
     """A step and how many pictures it sees, and the loss of the first."""
     space, rng = model.space_, torch.Generator().manual_seed(0)
     generator, hypotheses = _generator(model, recipe).to(device), MCDropout(model)
-    decider = Decider(hypotheses.deterministic().to(device), None)
-    lesson = GeneratorLoss(generator, space, space.encode(X[:2048]).to(device), hypotheses, decider, recipe, None, rng)
+    deployed = DeployedModel(hypotheses.deterministic().to(device), None)
+    lesson = GeneratorLoss(generator, space, space.encode(X[:2048]).to(device), hypotheses, deployed, recipe, None, rng)
     optimizer = adam(list(generator.parameters()), recipe.learning_rate)
     rows = torch.arange(recipe.batch_size)
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Generator
 from avcg.method.recipe import GeneratorLoss
 from avcg.method.reference_set import ReferenceSet
@@ -83,7 +83,7 @@ class _Step:
         rng = torch.Generator().manual_seed(0)
         self.network = mlp(self.x.shape[1], 2, (64, 64), generator=rng)
         stacked = Stacked(self.network, draw_state(self.network, N_HYPOTHESES, rng)).to(device)
-        deployed = Decider(Stacked(self.network, {}).to(device), None)
+        deployed = DeployedModel(Stacked(self.network, {}).to(device), None)
         self.generator = Generator(
             space, 2, decoder=recipe.decoder, n_latent=recipe.n_latent, encoder=recipe.encoder, layers=recipe.layers,
             smooth=recipe.smooth, generator=rng,
@@ -161,7 +161,7 @@ def fit(folder: str | None) -> None:
             seconds = time.perf_counter() - started
             found = fitted.generate(test.X.iloc[:1000])
             x, wanted = fitted.space_.encode(found.frame), class_positions(found.target, fitted.classes_)
-            survival = fitted.decider_.agreement(judges.predictors, x, wanted).mean()
+            survival = fitted.deployed_.agreement(judges.predictors, x, wanted).mean()
             print(
                 f"{name}, seed {seed}: {seconds:.0f} s (asked: at most 60); 1,000 test rows, each to its other class:"
                 f" {np.mean(found.statuses == 'ok'):.3f} ok, survival {survival:.4f},"

@@ -121,7 +121,7 @@ class TestRowByRow:
     def test_answers_are_the_same_in_a_batch_and_alone(self, kind):
         explainer = quick(kind).fit(TOY.X)
         x = explainer.space_.encode(TOY.X.head(10))
-        target = 1 - explainer.decider_.decide(explainer.decider_.probabilities(x))
+        target = 1 - explainer.deployed_.decide(explainer.deployed_.probabilities(x))
         together = explainer.solve(x, target)[0]
         alone = torch.cat([explainer.solve(x[i : i + 1], target[i : i + 1])[0] for i in range(10)])
         assert (together != x).any(dim=1).sum() > 5

@@ -15,7 +15,7 @@ from torch import nn
 from avcg import Classifier, Schema, TabularSpace, toys
 from avcg.errors import DataError
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.metrics.evaluate import Context
 from avcg.models.networks import cnn
 
@@ -128,7 +128,7 @@ def context():
         return Stacked(network, {"bias": biases})
 
     y = torch.tensor([0, 1, 1, 1])
-    return Context(space, Decider(asking(40)), space.encode(TRAIN), y, 2, surrogates=asking(30, 40, 50, 60))
+    return Context(space, DeployedModel(asking(40)), space.encode(TRAIN), y, 2, surrogates=asking(30, 40, 50, 60))
 
 
 class TestJudge:

@@ -459,7 +459,7 @@ class TestAudit:
     def test_its_rule_judges_and_its_explainer_replaces(self, delivered):
         strict = avcg.load("art")
         strict.threshold = 0.97
-        strict.decider_ = type(strict.decider_)(strict.split_.deployed, 0.97)
+        strict.deployed_ = type(strict.deployed_)(strict.split_.deployed, 0.97)
         strict.save("strict")
         record = json.loads(run("audit", "answers.json", "--model", "strict", "--json").out)
         assert record["threshold"] == 0.97

@@ -169,7 +169,7 @@ class TestKeeping:
         assert found.code == 0, found.err
         explainer = avcg.load(folder / "no")
         rows = config(folder / "data.csv", categorical=()).held
-        probability = explainer.decider_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
+        probability = explainer.deployed_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
         assert (explainer.decide(rows) == np.where(probability > 0.7, "no", "yes")).all()
 
     def test_more_than_two_outcomes(self, tmp_path):

@@ -20,7 +20,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.config import SearchConfig
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.query import choose, quantise, repeated_answers
 from avcg.method.refine import Deadline, prune
 
@@ -300,7 +300,7 @@ class TestWhatReviewersFound:
     def test_answers_refused_by_one_teacher_are_tried_again(self, recourse):
         answers = recourse.generate(DENIED)
         x = recourse.space_.encode(answers.frame)
-        share = recourse.decider_.agreement(recourse.judges_, x, torch.ones(40, dtype=torch.long))
+        share = recourse.deployed_.agreement(recourse.judges_, x, torch.ones(40, dtype=torch.long))
         assert (share >= 0.99).float().mean() > 0.9
 
 
@@ -472,13 +472,13 @@ class TestRemote:
             AVCG(RETRAINS, device="abacus").fit(TOY.X)
 
 
-class TestDecider:
+class TestDeployedModel:
     def test_exactly_at_the_threshold_is_a_yes(self):
-        decider = Decider(RETRAINS.base, threshold=0.25)
+        deployed = DeployedModel(RETRAINS.base, threshold=0.25)
         probabilities = torch.tensor([[0.75, 0.25], [0.76, 0.24]])
-        assert decider.decide(probabilities).tolist() == [1, 0]
-        assert decider.valid(probabilities[[0, 0]], torch.tensor([1, 0])).tolist() == [True, False]
-        assert decider.log_odds(torch.tensor([1, 0])).tolist() == pytest.approx([-np.log(3), np.log(3)])
+        assert deployed.decide(probabilities).tolist() == [1, 0]
+        assert deployed.valid(probabilities[[0, 0]], torch.tensor([1, 0])).tolist() == [True, False]
+        assert deployed.log_odds(torch.tensor([1, 0])).tolist() == pytest.approx([-np.log(3), np.log(3)])
 
     def test_a_threshold_is_for_two_classes(self):
         rng = np.random.default_rng(0)

@@ -16,7 +16,7 @@ from avcg.errors import ArtifactError, DataError, SchemaError, SettingError
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition
 
 LOANS = toys.loans(n=700)
@@ -142,7 +142,7 @@ class TestSameAsTheExplainer:
 
     def test_a_threshold(self, saved, tmp_path):
         explainer = load(saved[1])
-        explainer.decider_ = Decider(explainer.decider_.predictors, 0.3)
+        explainer.deployed_ = DeployedModel(explainer.deployed_.predictors, 0.3)
         explainer.save(tmp_path / "recourse", graphs=True)
         before = [row.decision for row in Scorer(saved[1]).answer(as_dicts(WITH_GAPS.head(80)))]
         found = same(explainer, Scorer(tmp_path / "recourse"), WITH_GAPS.head(80))

@@ -14,7 +14,7 @@ from torch import nn
 from avcg import Recipe, Schema, TabularSpace
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, DiagonalNormal, Generator, Proposal
 from avcg.method.objective import Draws, Weights, objective
 from avcg.method.recipe import fit_generator
@@ -49,13 +49,13 @@ class Problem:
         return cls(space, space.encode(frame), Stacked(nn.utils.skip_init(nn.Linear, 2, 2), overrides))
 
     @property
-    def decider(self):
-        return Decider(self.models)
+    def deployed(self):
+        return DeployedModel(self.models)
 
     def train(self, generator, recipe, *, plausibility=None):
         """The losses of the passes."""
         epochs = fit_generator(
-            generator, self.space, self.x, FiniteSet(self.models), self.decider, recipe, plausibility, rng(1)
+            generator, self.space, self.x, FiniteSet(self.models), self.deployed, recipe, plausibility, rng(1)
         )
         return [epoch.loss for epoch in epochs]
 
@@ -132,7 +132,7 @@ class TestWhatTrainingAsks:
 
     def test_targets_are_other_than_what_is_decided_of_the_very_rows_shown(self, usual):
         problem, seen = usual
-        decided = problem.decider.decide(problem.decider.probabilities(seen.x))
+        decided = problem.deployed.decide(problem.deployed.probabilities(seen.x))
         assert (seen.target != decided).all()
         assert len(seen.target.unique()) == 2
 
@@ -191,7 +191,7 @@ def trained():
 
 def answers_of(problem, generator, space, margin):
     """What people would receive in one pass, and what was wanted."""
-    target = 1 - problem.decider.decide(problem.decider.probabilities(problem.x))
+    target = 1 - problem.deployed.decide(problem.deployed.probabilities(problem.x))
     request = Condition(problem.x, target, space.constraint_features(problem.x), torch.full((len(target),), margin))
     proposal = generator.propose(request, torch.zeros(len(target), generator.n_latent))
     return space.finalize(proposal.raw, problem.x, proposal.gates > 0), target

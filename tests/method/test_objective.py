@@ -14,7 +14,7 @@ from avcg.errors import SettingError
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
 from avcg.method.recipe import GeneratorLoss, Recipe, draw_targets, mean_squared
@@ -354,8 +354,8 @@ class TestSteps:
         for steady in (True, False):
             generator = Generator(space, 2, decoder="latent", n_latent=3, encoder=(8,), layers=(8,), generator=rng())
             recipe = replace(Recipe.paper(), n_hypotheses=4, n_latents=2)
-            decider = Decider(Stacked(network, {}), None)
-            lesson = GeneratorLoss(generator, space, x, train, decider, recipe, None, rng(1))
+            deployed = DeployedModel(Stacked(network, {}), None)
+            lesson = GeneratorLoss(generator, space, x, train, deployed, recipe, None, rng(1))
             assert lesson.steady is not None
             lesson.steady = lesson.steady if steady else None
             each = [lesson(torch.arange(start, start + 32)) for start in (0, 32, 64)]
@@ -372,7 +372,7 @@ class TestSteps:
         x, network = space.encode(loans.X), mlp(space.event_shape[0], 2, (4,), generator=rng())
         generator = Generator(space, 2, decoder="latent", n_latent=2, encoder=(4,), layers=(4,), generator=rng())
         recipe, one = replace(Recipe.paper(), **more), Stacked(network, {})
-        lesson = GeneratorLoss(generator, space, x, FiniteSet(one), Decider(one, None), recipe, None, rng())
+        lesson = GeneratorLoss(generator, space, x, FiniteSet(one), DeployedModel(one, None), recipe, None, rng())
         assert lesson.steady is None
         assert torch.isfinite(lesson(torch.arange(8)))
 

@@ -16,7 +16,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.io.scorer import Scorer
 from avcg.method.calibration import calibrate
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 
 
@@ -46,7 +46,7 @@ class TestCalibration:
         """Calibrate on a few models with these offsets, where more margin means a larger x for everyone."""
         space, _ = line_of_numbers()
         query = Query(np.full((4, 1), -1.0, np.float32), np.ones(4, np.intp), space.codes)
-        deployed = Decider(steps(1.0, [-20.0]))  # always content, so that only the others are in question
+        deployed = DeployedModel(steps(1.0, [-20.0]))  # always content, so that only the others are in question
         return calibrate(margins, lambda margin: torch.full((4, 1), margin), query, deployed, steps(1.0, offsets),
                          promise)  # fmt: skip
 

@@ -11,7 +11,7 @@ from scipy.stats import beta
 
 from avcg import AVCG, Classifier, MCDropout, PointMass, Recipe, retrains, toys
 from avcg.baselines.nearest import ClassMean, NearestUnlike
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.query import QueryOptions
 from avcg.metrics.evaluate import Context, evaluate, measure
 from avcg.metrics.numeric_view import NumericReading
@@ -43,7 +43,7 @@ def context():
     x, y = SPACE.encode(TRAIN), torch.from_numpy(LOANS.y)
     return Context(
         SPACE,
-        Decider(PointMass(MODEL).predictors),
+        DeployedModel(PointMass(MODEL).predictors),
         x,
         y,
         2,
@@ -60,7 +60,7 @@ def context():
 
 
 FULL = context()
-BARE = Context(FULL.space, FULL.decider, FULL.x_train, FULL.y_train, 2)
+BARE = Context(FULL.space, FULL.deployed, FULL.x_train, FULL.y_train, 2)
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ class TestInputNoise:
         model = Classifier(hidden=(8,), epochs=10, schema=LOANS.schema).fit(LOANS.X, LOANS.y)
         x = model.space_.encode(LOANS.X)
         noise = torch.randn(2, 4, x.shape[1], generator=rng(0))
-        judge = Context(model.space_, Decider(PointMass(model).predictors), x, FULL.y_train, 2, input_noise=noise)
+        judge = Context(model.space_, DeployedModel(PointMass(model).predictors), x, FULL.y_train, 2, input_noise=noise)
         found = measure(judge, NearestUnlike(PointMass(model)).fit(LOANS.X), LOANS.X.head(4), 1 - LOANS.y[:4])
         assert not {"R_IC", "R_IC_moved"} & set(found.columns)
         assert (found["violations"] == 0).all()

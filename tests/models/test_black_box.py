@@ -47,7 +47,7 @@ from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method import distillation
-from avcg.method.decider import Decider
+from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query
@@ -612,12 +612,12 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
     def test_exactly_at_the_threshold_is_a_yes(self, threshold):
         box = BlackBox(lambda rows: np.where(rows["months"] > 50, threshold, 0.05), NUMBERS)
         alone = PointMass(box)
-        decider, x = Decider(alone.predictors, threshold), alone.space.encode(NUMBERS)
+        deployed, x = DeployedModel(alone.predictors, threshold), alone.space.encode(NUMBERS)
         yes = (NUMBERS["months"] > 50).to_numpy()
-        assert (decider.decide(decider.probabilities(x)).numpy() == yes).all()
+        assert (deployed.decide(deployed.probabilities(x)).numpy() == yes).all()
         for label in (0, 1):
             target = torch.full((len(x),), label)
-            assert (decider.agree(alone.predictors, x, target)[0].numpy() == (yes == label)).all()
+            assert (deployed.agree(alone.predictors, x, target)[0].numpy() == (yes == label)).all()
 
     def test_a_hair_above_one_half_decides(self):
         def nearly(rows):

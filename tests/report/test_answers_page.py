@@ -276,9 +276,9 @@ class TestNumbers:
             assert f"{label}: {counts[0]} before, {counts[1]} after" in page.text("opinions")
 
     def test_opinions_obey_a_threshold(self, answers, recourse):
-        from avcg.method.decider import Decider
+        from avcg.method.deployed import DeployedModel
 
-        strict = replace_attribute(recourse, "decider_", Decider(recourse.decider_.predictors, 0.8))
+        strict = replace_attribute(recourse, "deployed_", DeployedModel(recourse.deployed_.predictors, 0.8))
         found, some = opinions(answers, strict), good(answers)
         with torch.no_grad():
             said = recourse.split_.test.log_probs(recourse.space_.encode(answers.frame[some])).exp()[..., 1]

@@ -14,7 +14,7 @@ from avcg.models.decision import DecisionRule
 
 
 @dataclass(frozen=True, eq=False)
-class Decider:
+class DeployedModel:
     """The deployed model with its rule.
 
     Attributes:
@@ -33,7 +33,7 @@ class Decider:
         """How probabilities become a decision."""
         return DecisionRule(self.threshold)
 
-    def bind_rows(self, rows: Any) -> Decider:
+    def bind_rows(self, rows: Any) -> DeployedModel:
         """The same, asked about these very rows; see `Predictors.bind_rows`."""
         return replace(self, predictors=self.predictors.bind_rows(rows))
 
