@@ -156,7 +156,10 @@ def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
     if wrong is not None:
         raise ArtifactError(f"{place} is no manifest: {wrong}.")
     if manifest["format"] != kind:
-        raise ArtifactError(f"{folder} holds {manifest['format']!r}, not {kind!r}.")
+        raise ArtifactError(
+            f"{folder} holds {manifest['format']!r}, not {kind!r}. Give a folder that save, or avcg fit, wrote; where"
+            " an older avcg wrote it, fit the explainer again and save it."
+        )
     if manifest["version"] != version:
         older = manifest["version"] < version
         raise ArtifactError(
@@ -240,7 +243,7 @@ def validate(value: Any, pattern: Any, where: str = "it") -> str | None:
             ``?`` for what may be left out and ``...`` for all other names; or a value.
         where: What to call the value.
 
-    >>> misfit({"name": "a", "size": [1, "2"]}, {"name": str, "size": [int], "note?": str})
+    >>> validate({"name": "a", "size": [1, "2"]}, {"name": str, "size": [int], "note?": str})
     "it.size[1] is '2'"
     """
     wrong = f"{where} is {value!r:.60}"

@@ -14,12 +14,12 @@ import subprocess
 import sys
 import threading
 import warnings
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import joblib
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given as over
@@ -43,7 +43,6 @@ from avcg import (
     AVCG,
     BlackBox,
     Classifier,
-    Counterfactuals,
     DeepEnsemble,
     FiniteSet,
     ImageSpace,
@@ -64,23 +63,30 @@ from avcg import (
     toys,
 )
 from avcg.errors import ArtifactError, DataError, SchemaError, SettingError
-from avcg.explainers import amortized as answering
-from avcg.explainers import avcg as amortized
 from avcg.files import beside
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.io import artifact
-from avcg.io.folder import MANIFEST, check_folder, read_file, read_folder, read_manifest, validate, write_folder
+from avcg.io.folder import (
+    FORMAT,
+    MANIFEST,
+    VERSION,
+    check_folder,
+    read_file,
+    read_folder,
+    read_manifest,
+    validate,
+    write_folder,
+)
 from avcg.io.hypotheses import Packer, Unpacker
 from avcg.io.networks import build, describe
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.method import distillation, recipe, refine, tries
+from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
 from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.networks import cnn, mlp
 from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.sklearn import Beside, MeanProbability
-from avcg.models.training import Training
 
 TOY = toys.loans(n=160)
 X, Y = TOY.X, TOY.y
@@ -93,27 +99,21 @@ GAPS = X.assign(
     income=X["income"].mask(np.arange(len(X)) % 7 == 0), housing=X["housing"].mask(np.arange(len(X)) % 9 == 0)
 )
 CATEGORIES = GAPS.assign(housing=GAPS["housing"].astype("category"))
-SHORT = Recipe(steps=4, layers=(16, 16), encoder=(16,))
-DATA = Path(__file__).parents[1] / "data"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_lessons():
-    """What is stored does not depend on how well it was trained."""
-    with pytest.MonkeyPatch.context() as patch:
-        short = Training(epochs=2, batch_size=128, learning_rate=5e-3, patience=None, schedule="one_cycle")
-        patch.setattr(distillation, "_FIRST", short)
-        patch.setattr(distillation, "_LATER", short)
-        patch.setattr(distillation, "_FEWEST_CROSSED", 200)
-        patch.setattr(distillation, "_HIDDEN", (8,))
-        patch.setattr(refine, "_MOST_ROUNDS", 4)
-        small = {"_ROUNDS": 2, "_ATTEMPTS": 100, "_MARGINS": 2, "_HELD_LEAST": 20, "_WATCHED": 20}
-        for name, value in {**small, "_REFINED_ROWS": 4, "_REFINED_LEVELS": (0.0, 1.0)}.items():
-            patch.setattr(amortized, name, value)
-        patch.setattr(recipe, "_ROWS_AN_EPOCH", 512)
-        patch.setattr(answering, "ROWS_TRIED", 4)
-        patch.setattr(answering, "HARDER", (0.0, 1.5))
-        yield
+# What is stored does not depend on how well it was trained.
+SHORT = Recipe(
+    steps=4,
+    layers=(16, 16),
+    encoder=(16,),
+    rows_per_epoch=512,
+    search=SearchConfig(retry_neighbours=4, retry_margins=(0.0, 1.5), refine_rounds=4),
+    calibration=CalibrationConfig(
+        n_margins=2, min_rows=20, watched_rows=20, refine_rows=4, refine_levels=(0.0, 1.0)
+    ),
+    distillation=DistillationConfig(
+        hidden=(8,), rounds=2, attempts=100, first_epochs=2, later_epochs=2, first_learning_rate=5e-3,
+        later_learning_rate=5e-3, batch_size=128, crossed_rows=200,
+    ),
+)  # fmt: skip
 
 
 def fitted(explainer, rows=X):
@@ -252,7 +252,8 @@ ZOO = {
     "somebody's own networks": lambda: (AVCG(DeepEnsemble(*own_networks()), recipe=SHORT), X),
     "pictures": pictures,
     "the paper's": lambda: (AVCG.paper(MCDropout(classifier(dropout=0.3)), n_test=3).set_params(
-        recipe=Recipe(**{**vars(Recipe.paper()), "steps": 4, "n_hypotheses": 5})), X),
+        recipe=replace(Recipe.paper(), steps=4, n_hypotheses=5, rows_per_epoch=512, search=SHORT.search,
+                       calibration=SHORT.calibration)), X),
     "links": lambda: (
         AVCG(PointMass(classifier(LINKED, schema=Schema.infer(LINKED).link("housing", "deposit"))), recipe=SHORT),
         LINKED,
@@ -296,12 +297,12 @@ ZOO = {
     "three classes": lambda: (AVCG(PointMass(classifier(labels=np.digitize(X["income"], [35, 50]))), recipe=SHORT), X),
     "truths as labels": lambda: (AVCG(PointMass(classifier(labels=Y == 1)), recipe=SHORT), X),
     "functions of the package": lambda: (
-        AVCG(PointMass(network()), recipe=Recipe(**{**vars(SHORT), "risk": risk.CVaR(0.5)})), X
+        AVCG(PointMass(network()), recipe=replace(SHORT, risk=risk.CVaR(0.5))), X
     ),
     "functions of one's own": lambda: (
         AVCG(
             PointMass(network()),
-            recipe=Recipe(**{**vars(SHORT), "risk": lambda p, w: risk.worst_case(p, w), "distance": mean_of_absolutes}),
+            recipe=replace(SHORT, risk=lambda p, w: risk.worst_case(p, w), distance=mean_of_absolutes),
         ),
         X,
     ),
@@ -464,7 +465,7 @@ class TestALoadedExplainer:
         explainer, rows = made(kind)
         loaded = avcg.load(stored(kind)[0])
         mine, theirs = loaded.get_params(deep=False), explainer.get_params(deep=False)
-        for name in ("schema", "threshold", "survival", "recipe", "n_fresh", "device", "random_state"):
+        for name in ("schema", "threshold", "survival", "recipe", "n_test", "device", "random_state"):
             assert mine[name] == theirs[name], name
         assert (mine["model"] is None) is (theirs["model"] is None)
         copied = clone(loaded)
@@ -563,7 +564,7 @@ class TestALoadedExplainer:
         manifest = json.loads((stored("one network")[0] / MANIFEST).read_text())
         assert manifest["made_with"]["torch"] == torch.__version__
         assert manifest["made_with"]["avcg"] == avcg.__version__
-        assert manifest["version"] == 1
+        assert manifest["version"] == VERSION
 
 
 class TestModelsHandedBack:
@@ -1094,15 +1095,25 @@ class TestDamage:
             "deep and whole": ('{"a":' * 50_000 + "1" + "}" * 50_000, "cannot be read|is no manifest"),
             "a long number": ("9" * 10_000, "cannot be read"),
             "no format": ('{"version": 1}', "lacks 'format'"),
-            "another format": ('{"format": "web", "version": 1}', "holds 'web', not 'avcg.artifact'"),
+            "another format": (
+                '{"format": "web", "version": 1}',
+                "holds 'web', not 'avcg.artifact'. Give a folder that",
+            ),
             "a format of another kind": ('{"format": 1, "version": 1}', "is no manifest"),
-            "a newer one": ('{"format": "avcg.artifact", "version": 2}', "version 2; this avcg reads up to 1. Update"),
+            "a newer one": (
+                '{"format": "avcg.artifact", "version": 3}',
+                "version 3; this avcg reads version 2. Update",
+            ),
+            "an older one": (
+                '{"format": "avcg.artifact", "version": 1}',
+                "version 1; this avcg reads version 2. Fit the explainer again and save it",
+            ),
             "version 0": ('{"format": "avcg.artifact", "version": 0}', "format version 0"),
             "a version that is true": ('{"format": "avcg.artifact", "version": true}', "is no manifest: .*True"),
             "no version": ('{"format": "avcg.artifact"}', "lacks 'version'"),
             "NaN": ('{"format": "avcg.artifact", "version": NaN}', "cannot be read"),
             "too large": ('{"format": "avcg.artifact", "version": 1e999}', "cannot be read"),
-            "unsigned": ('{"format": "avcg.artifact", "version": 1}', "was changed after it was written"),
+            "unsigned": ('{"format": "avcg.artifact", "version": 2}', "was changed after it was written"),
         }.values(),
     )
     def test_manifests_that_are_none(self, tmp_path, text, match):
@@ -1138,9 +1149,9 @@ class TestDamage:
         refuses(broken, "is no name for|not what save writes")
 
     def test_one_file_alone_can_be_read(self, broken):
-        manifest = read_manifest(broken, "avcg.artifact", 1)
+        manifest = read_manifest(broken, FORMAT, VERSION)
         assert read_file(broken, manifest, "weights.safetensors")[:1]
-        assert set(read_folder(broken, "avcg.artifact", 1, ["weights.safetensors"])[1]) == {"weights.safetensors"}
+        assert set(read_folder(broken, FORMAT, VERSION, ["weights.safetensors"])[1]) == {"weights.safetensors"}
         with pytest.raises(ArtifactError, match=r"has no judges.onnx"):
             read_file(broken, manifest, "judges.onnx")
 
@@ -1220,7 +1231,7 @@ class TestWritersOfOtherMeans:
 
     def test_weights_of_another_network_are_refused(self, stored, tmp_path):
         shutil.copytree(stored("one network")[0], tmp_path / "x")
-        manifest, files = read_folder(tmp_path / "x", "avcg.artifact", 1)
+        manifest, files = read_folder(tmp_path / "x", FORMAT, VERSION)
         arrays = read_tensors(files["weights.safetensors"])
         content, refused = {name: value for name, value in manifest.items() if name not in ("files", "sha256")}, []
         for i, (name, array) in enumerate(arrays.items()):
@@ -1636,32 +1647,3 @@ def same(one, other):
 )  # fmt: skip
 def test_patterns(value, pattern, wrong):
     assert validate(value, pattern) == wrong
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# Other versions
-
-
-class TestTheFirstVersion:
-    """An artifact that was written when the format was new: every later avcg reads it.
-
-    Its answers are stored too. They change only when the search for answers does, and then the changelog says so.
-    """
-
-    def test_it_answers_as_it_did(self, monkeypatch):
-        for name in ("ROWS_TRIED", "HARDER"):
-            monkeypatch.setattr(answering, name, getattr(tries, name))
-        loaded = avcg.load(DATA / "artifact-v1")
-        for request, then in json.loads((DATA / "artifact-v1-answers.json").read_text()):
-            delivered = Counterfactuals.from_json(json.dumps(then))
-            now = loaded.generate(delivered.factuals, **request)
-            assert now.status.equals(delivered.status)
-            assert now.target.tolist() == delivered.target.tolist()
-            pd.testing.assert_frame_equal(now.frame, delivered.frame, rtol=1e-9)
-            assert np.allclose(now.probability, delivered.probability, atol=1e-6)
-            assert np.allclose(now.probability_before, delivered.probability_before, atol=1e-6)
-            assert np.array_equal(now.certificate.agreeing, delivered.certificate.agreeing)
-
-    def test_it_is_small_and_whole(self):
-        assert sum(file.stat().st_size for file in (DATA / "artifact-v1").iterdir()) < 200_000
-        assert read_manifest(DATA / "artifact-v1", "avcg.artifact", 1)["version"] == 1

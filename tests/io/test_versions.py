@@ -1,0 +1,74 @@
+"""What this format version wrote once is read by every avcg that reads the version; an older folder is refused.
+
+When the format gets a new version: ``python tests/io/test_versions.py --write``.
+"""
+
+import json
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import avcg
+from avcg import AVCG, Classifier, Counterfactuals, Recipe, Schema, retrains, toys
+from avcg.errors import ArtifactError
+from avcg.io.folder import FORMAT, VERSION, read_manifest
+
+DATA = Path(__file__).parents[1] / "data"
+STORED, ANSWERS = DATA / f"artifact-v{VERSION}", DATA / f"artifact-v{VERSION}-answers.json"
+LIMITS = {"vary": ["income", "housing"], "ranges": {"income": [20, 60]}, "max_changes": 1}
+QUERIES = [{}, {"n": 3}, {"refine": True}, LIMITS]
+
+
+def write():
+    """Store a small explainer and its answers."""
+    toy = toys.loans(n=360)
+    labels = np.where(toy.y == 1, "approve", "reject")
+    schema = Schema.infer(toy.X).only_up("months").forbid("housing", "own", "rent")
+    model = Classifier(hidden=(8,), epochs=60, dropout=0.1, schema=schema).fit(toy.X, labels)
+    recipe = Recipe(steps=400, layers=(16, 16), encoder=(16,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # so short a training may not keep its promise
+        explainer = AVCG(retrains(model, toy.X, labels, n=8, resampling="bootstrap"), recipe=recipe).fit(toy.X)
+    explainer.save(STORED, about={"made for": "every avcg that reads this version"})
+    rows = toy.X.tail(12)
+    answers = [[query, json.loads(explainer.generate(rows, **query).to_json())] for query in QUERIES]
+    ANSWERS.write_text(json.dumps(answers))
+
+
+class TestThisVersion:
+    """An artifact that was written when the format was new: every avcg that reads its version reads it.
+
+    Its answers are stored too. They change only when the search for answers does, and then the changelog says so.
+    """
+
+    def test_it_answers_as_it_did(self):
+        loaded = avcg.load(STORED)
+        stored = json.loads(ANSWERS.read_text())
+        assert [query for query, _ in stored] == QUERIES
+        for query, then in stored:
+            delivered = Counterfactuals.from_json(json.dumps(then))
+            now = loaded.generate(delivered.factuals, **query)
+            assert now.status.equals(delivered.status)
+            assert now.target.tolist() == delivered.target.tolist()
+            pd.testing.assert_frame_equal(now.frame, delivered.frame, rtol=1e-9)
+            assert np.allclose(now.probability, delivered.probability, atol=1e-6)
+            assert np.allclose(now.probability_before, delivered.probability_before, atol=1e-6)
+            assert np.array_equal(now.certificate.agreeing, delivered.certificate.agreeing)
+
+    def test_it_is_small_and_whole(self):
+        assert sum(file.stat().st_size for file in STORED.iterdir()) < 200_000
+        assert read_manifest(STORED, FORMAT, VERSION)["version"] == VERSION
+
+
+def test_the_first_version_is_refused_and_what_to_do_is_said():
+    with pytest.raises(ArtifactError, match=r"artifact-v1 holds .*fit the explainer again and save it"):
+        avcg.load(DATA / "artifact-v1")
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    write()
+    print(f"{STORED} and {ANSWERS} are written.")
