@@ -37,7 +37,7 @@ def test_theorem_1_holds_for_any_two_weightings(both, seed):
     """Objectives of one generator under two distributions over the same hypotheses, against sqrt(2) M sqrt(KL)."""
     x = SPACE.encode(FRAME)[:6].double()
     target = torch.arange(6) % 2
-    generator = Generator(SPACE, 2, decoder="full", n_latent=2, layers=(8,), encoder=(8,), generator=rng(seed)).double()
+    generator = Generator(SPACE, 2, decoder="full", n_latent=2, layers=(8,), encoder=(8,), rng=rng(seed)).double()
     request = Condition(x, target, SPACE.constraint_features(x), x.new_zeros(6))
     network = torch.nn.utils.skip_init(torch.nn.Linear, 3, 2, dtype=torch.float64)  # every weight is overridden
     weight = torch.randn(5, 2, 3, generator=rng(seed), dtype=torch.float64)
@@ -62,7 +62,7 @@ def test_theorem_1_holds_for_any_two_weightings(both, seed):
 
 def test_avcg_r_is_trained_on_every_member_of_the_set_alike():
     """P_R is uniform over the frozen masks that qualify, and R_eps is the plain mean over them."""
-    network = mlp(3, 2, hidden=(8,), dropout=0.3, generator=rng())
+    network = mlp(3, 2, hidden=(8,), dropout=0.3, rng=rng())
     y = (SPACE.encode(FRAME)[:, 0] > 0).long()
     kept = rashomon_set(MCDropout(network, space=SPACE), FRAME, y, epsilon=0.0, n=40)
     assert 1 < len(kept) < 40
@@ -81,7 +81,7 @@ def test_the_bound_of_a_conditional_autoencoder_is_below_the_log_evidence(seed):
     """E_q log p(x | z, c) - KL against log of the integral of p(x | z, c) p(z), by brute force over one latent."""
     x = SPACE.encode(FRAME)[:5].double()
     labels = torch.tensor([0, 1, 0, 1, 1])
-    vae = Generator(SPACE, 2, decoder="latent", n_latent=1, layers=(8,), encoder=(8,), generator=rng(seed)).double()
+    vae = Generator(SPACE, 2, decoder="latent", n_latent=1, layers=(8,), encoder=(8,), rng=rng(seed)).double()
     request = Condition(x, labels, x.new_zeros(5), x.new_zeros(5))
     variance, count = 0.25, 4001
     constant = -0.5 * x.shape[1] * np.log(2 * np.pi * variance)

@@ -37,7 +37,7 @@ def fit_vae(
         encoder=(32, 64) if pictures else (128, 64),
         layers=(32, 64) if pictures else (64, 128),
         smooth=False,
-        generator=rng,
+        rng=rng,
     ).to(device)
     x, labels = x.to(device), labels.to(device)
 
@@ -48,7 +48,7 @@ def fit_vae(
 
     epochs = max(1, round(_STEPS * _ROWS / len(x)))
     settings = Training(epochs, min(_ROWS, len(x)), 1e-3, patience=None, clip=5.0)
-    train(list(generator.parameters()), loss, len(x), settings, generator=rng, label="Training an autoencoder")
+    train(list(generator.parameters()), loss, len(x), settings, rng=rng, label="Training an autoencoder")
     return generator.requires_grad_(False).eval()
 
 

@@ -137,7 +137,7 @@ class Problem:
             warnings.filterwarnings("ignore", "rashomon_set", UserWarning)  # how many are kept is a column, K
             return rashomon_set(
                 MCDropout(self.estimator), self.X_validation, self.y_validation, epsilon, n=candidates,
-                device=self.device, generator=rng,
+                device=self.device, rng=rng,
             )  # fmt: skip
 
     @cached_property
@@ -147,7 +147,7 @@ class Problem:
         x, y = space.encode(self.X_train), class_positions(np.asarray(self.y_train), self.model.classes_)
         rng = torch.Generator().manual_seed(_JUDGES + self.seed)
         surrogates = self._refitted(judges.surrogates, judges.resampling, _JUDGES).predictors
-        bank = MCDropout(self.estimator).sample(judges.masks, generator=rng) if judges.masks else None
+        bank = MCDropout(self.estimator).sample(judges.masks, rng=rng) if judges.masks else None
         held = {e: self._rashomon(e, judges.candidates, _JUDGES).predictors for e in self.protocol.epsilons}
         shape = x.shape[1:]
         return Context(
@@ -173,7 +173,7 @@ class Problem:
         chosen = torch.cat([torch.nonzero(y == label).flatten()[:_AUTOENCODED] for label in classes])
         settings = Training(epochs=self.protocol.judges.autoencoder_epochs, patience=None)
         fitted = ClassAutoencoders.fit(
-            x[chosen].to(self.device), y[chosen].to(self.device), len(classes), training=settings, generator=rng
+            x[chosen].to(self.device), y[chosen].to(self.device), len(classes), training=settings, rng=rng
         )
         return fitted.to("cpu")
 

@@ -125,7 +125,7 @@ class AVCG(Amortized):
             encoder=recipe.encoder,
             layers=recipe.layers,
             smooth=recipe.smooth,
-            generator=rng,
+            rng=rng,
         )
         self.reference_set_ = ReferenceSet.robust(
             self.judges_, x[chosen], None if y is None else y[chosen], recipe.n_reference, rng
@@ -144,7 +144,7 @@ class AVCG(Amortized):
         train, deployed = self.split_.train, self.deployed_.predictors
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
-            models = train.sample(count, generator=rng)
+            models = train.sample(count, rng=rng)
             self.distillation_ = Distillation(deployed, models, x, self.space_, rng, recipe.distillation)
         for lesson in (recipe,) if self.distillation_ is None else recipe.parted(recipe.distillation.rounds):
             if self.distillation_ is not None:

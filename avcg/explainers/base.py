@@ -135,7 +135,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             check_same_reading(self.hypotheses.space, alone.space, self.hypotheses.classes, alone.classes)
             own = alone.predictors
         self.split_ = HypothesisSplit.of(self.hypotheses, rng, deployed=own, n_test=self.n_test, tune=self._tunes)
-        draw = self.split_.train.sample(50, generator=rng)
+        draw = self.split_.train.sample(50, rng=rng)
         self.judges_ = Joined([self.split_.deployed, draw])
         device = self._torch_device()
         if device.type != "cpu":  # it is hypotheses that cost most

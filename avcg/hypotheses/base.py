@@ -30,12 +30,12 @@ class HypothesisDistribution(Protocol):
     def classes(self) -> NDArray[Any] | None:
         """The labels."""
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
         """Draw hypotheses.
 
         Args:
             n: How many, at most: a finite set has no more than it has.
-            generator: On the CPU; None: seed 0.
+            rng: Random numbers, on the CPU; None: a generator seeded with 0.
         """
 
 
@@ -44,9 +44,9 @@ def check_count(n: int, what: str) -> int:
     return check_int(n, f"'n' of {what}", 1)
 
 
-def seeded(generator: torch.Generator | None) -> torch.Generator:
-    """The generator given, or one with seed 0."""
-    return torch.Generator().manual_seed(0) if generator is None else generator
+def seeded(rng: torch.Generator | None) -> torch.Generator:
+    """The random numbers given, or a generator seeded with 0."""
+    return torch.Generator().manual_seed(0) if rng is None else rng
 
 
 def deployed_model(distribution: object) -> Predictors | None:

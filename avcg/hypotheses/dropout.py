@@ -61,11 +61,11 @@ class MCDropout:
         noisy, sites = with_noise(self._opened.network, self._opened.event_shape())
         return noisy, sites if self.rate is None else with_rate(sites, self.rate)
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
         """N masks."""
         n = check_count(n, "sample")
         noisy, sites = self._parts
-        return Stacked(noisy, draw_masks(sites, (n,), seeded(generator)))
+        return Stacked(noisy, draw_masks(sites, (n,), seeded(rng)))
 
     def deterministic(self) -> Stacked:
         """The network with dropout off."""
@@ -82,7 +82,7 @@ def dropout_rate_for(
     n: int = 50,
     loss: Loss = "cross_entropy",
     space: Space | None = None,
-    generator: torch.Generator | None = None,
+    rng: torch.Generator | None = None,
 ) -> float:
     """The largest rate at which a share of masks stays within epsilon of the network without dropout.
 
@@ -97,7 +97,7 @@ def dropout_rate_for(
         n: Masks to try.
         loss: ``"cross_entropy"`` or ``"zero_one"``.
         space: What a bare network reads.
-        generator: None: seed 0.
+        rng: Random numbers; None: a generator seeded with 0.
     """
     if not epsilon >= 0:
         raise SettingError(f"The 'epsilon' parameter of dropout_rate_for must be >= 0. Got {epsilon!r} instead.")
@@ -106,10 +106,10 @@ def dropout_rate_for(
     opened = model_spec(model, space)
     x, labels = opened.pair(X, y)
     limit = float(Stacked(opened.network, {}).losses(x, labels, loss)[0]) + epsilon
-    seed = int(torch.randint(2**31, (), generator=seeded(generator)))
+    seed = int(torch.randint(2**31, (), generator=seeded(rng)))
 
     def kept(rate: float) -> float:
-        masks = MCDropout(model, rate, space).sample(n, generator=torch.Generator().manual_seed(seed))
+        masks = MCDropout(model, rate, space).sample(n, rng=torch.Generator().manual_seed(seed))
         return float((masks.losses(x, labels, loss) <= limit).float().mean())
 
     low, high = 0.0, 0.95

@@ -38,18 +38,18 @@ class FiniteSet:
     def __len__(self) -> int:
         return len(self.predictors)
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
         """The whole set where n reaches it, else n different members, drawn by their weights and then alike."""
         n = check_count(n, "sample")
         weights = self.predictors.weights.cpu()
         if n >= int((weights > 0).sum()):
             return self.predictors
-        chosen = torch.multinomial(weights, n, generator=seeded(generator))
+        chosen = torch.multinomial(weights, n, generator=seeded(rng))
         drawn = self.predictors.subset(chosen)
         drawn.weights = torch.full_like(drawn.weights, 1.0 / n)
         return drawn
 
-    def split(self, n: int, *, generator: torch.Generator | None = None) -> tuple[FiniteSet, FiniteSet]:
+    def split(self, n: int, *, rng: torch.Generator | None = None) -> tuple[FiniteSet, FiniteSet]:
         """Set n members aside, for a certificate that no training has seen.
 
         Returns:
@@ -58,7 +58,7 @@ class FiniteSet:
         n = check_count(n, "split")
         if n >= len(self):
             raise SettingError(f"Setting {n} of {len(self)} hypotheses aside leaves none to train on.")
-        order = torch.randperm(len(self), generator=seeded(generator))
+        order = torch.randperm(len(self), generator=seeded(rng))
         apart, rest = order[:n].sort().values, order[n:].sort().values
         first, second = (
             FiniteSet(self.predictors.subset(part), self.space, self.classes, self.base) for part in (rest, apart)

@@ -75,16 +75,16 @@ class GaussianPosterior:
     space: Space | None = None
     classes: NDArray[Any] | None = None
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
         """N networks."""
         n = check_count(n, "sample")
-        generator = seeded(generator)
+        rng = seeded(rng)
         flat = torch.cat([value.flatten() for value in self.mean.values()]).cpu()
         drawn = flat.expand(n, -1)
         if self.diagonal is not None:
-            drawn = drawn + torch.randn(n, len(flat), generator=generator) * self.diagonal
+            drawn = drawn + torch.randn(n, len(flat), generator=rng) * self.diagonal
         if self.factor is not None:
-            drawn = drawn + self.factor.spread(torch.randn(n, self.factor.rank, generator=generator))
+            drawn = drawn + self.factor.spread(torch.randn(n, self.factor.rank, generator=rng))
         return Stacked(self.network, unflatten(drawn, self.mean))
 
     def deterministic(self) -> Stacked:
@@ -125,7 +125,7 @@ class SampledWeights:
     space: Space | None = None
     classes: NDArray[Any] | None = None
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Stacked:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
         """N networks."""
         check_count(n, "sample")
         if not callable(getattr(self.source, "sample", None)):
@@ -133,7 +133,7 @@ class SampledWeights:
                 f"A source of weights needs a method sample(n). Got {type(self.source).__name__} instead."
             )
         with torch.random.fork_rng(devices=[]):
-            torch.default_generator.manual_seed(int(torch.randint(2**31, (), generator=seeded(generator))))
+            torch.default_generator.manual_seed(int(torch.randint(2**31, (), generator=seeded(rng))))
             vectors = torch.as_tensor(self.source.sample(n)).detach()
         parameters: dict[str, Tensor] = dict(self.network.named_parameters())
         if sum(value.numel() for value in parameters.values()) != vectors.shape[1]:

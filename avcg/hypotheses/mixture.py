@@ -52,18 +52,18 @@ class Mixture:
         """The model in force, of the first component that knows one."""
         return next((base for part in self.components if (base := deployed_model(part)) is not None), None)
 
-    def sample(self, n: int, *, generator: torch.Generator | None = None) -> Predictors:
+    def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
         """Draws of every component in proportion to its share, with weights that make up for rounding.
 
         With fewer draws than components, components are drawn too.
         """
         n = check_count(n, "sample")
-        generator = seeded(generator)
+        rng = seeded(rng)
         shares = torch.tensor(self.shares)
         shares = shares / shares.sum()
         if n < len(self.components):
             counts = torch.bincount(
-                torch.multinomial(shares, n, replacement=True, generator=generator), minlength=len(shares)
+                torch.multinomial(shares, n, replacement=True, generator=rng), minlength=len(shares)
             )
             shares = counts / counts.sum()
         else:
@@ -75,7 +75,7 @@ class Mixture:
                 candidates = torch.where(counts + step >= 1, step * lacking, -torch.inf)
                 counts[int(candidates.argmax())] += step
         drawn = [
-            (part.sample(int(count), generator=generator), float(share))
+            (part.sample(int(count), rng=rng), float(share))
             for part, count, share in zip(self.components, counts, shares, strict=True)
             if count
         ]

@@ -52,7 +52,7 @@ def rashomon_set(
     n: int = 50,
     on_empty: Literal["keep_best", "raise"] = "keep_best",
     device: torch.device | str = "cpu",
-    generator: torch.Generator | None = None,
+    rng: torch.Generator | None = None,
 ) -> RashomonSet:
     """Keep the candidates whose validation loss is within epsilon of a reference.
 
@@ -68,7 +68,7 @@ def rashomon_set(
         n: Candidates to draw.
         on_empty: What to do if none qualifies: keep the best with a warning, or raise.
         device: Where losses are computed.
-        generator: None: seed 0.
+        rng: Random numbers; None: a generator seeded with 0.
     """
     if not epsilon >= 0:
         raise SettingError(f"The 'epsilon' parameter of rashomon_set must be >= 0. Got {epsilon!r} instead.")
@@ -77,7 +77,7 @@ def rashomon_set(
         raise SettingError(f"The 'on_empty' of rashomon_set must be 'keep_best' or 'raise'. Got {on_empty!r} instead.")
     space, classes = getattr(candidates, "space", None), getattr(candidates, "classes", None)
     x, labels = ModelSpec(torch.nn.Identity(), space, classes).pair(X, y)
-    drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, generator=generator)
+    drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, rng=rng)
     x, labels = x.to(device), labels.to(device)
     losses = drawn.to(device).losses(x, labels, loss).cpu()
     _refuse_wild(losses)

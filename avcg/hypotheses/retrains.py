@@ -73,22 +73,22 @@ def retrains(
         )
     if not 0 < share < 1:
         raise SettingError(f"The 'share' of retrains must be in (0, 1). Got {share!r} instead.")
-    generator = torch.Generator().manual_seed(check_int(random_state, "'random_state' of retrains", 0))
+    rng = torch.Generator().manual_seed(check_int(random_state, "'random_state' of retrains", 0))
     if isinstance(model, (nn.Module, Classifier)):
         if schema is not None or (space is not None and isinstance(model, Classifier)):
             raise SettingError(
                 "A fitted Classifier and a network bring their own reading. Leave schema (and space) out."
             )
-        return _networks(model, X, y, n, resampling, share, training, space, generator)
+        return _networks(model, X, y, n, resampling, share, training, space, rng)
     if not hasattr(model, "predict_proba"):
         raise SettingError(
             f"A {type(model).__name__} has no predict_proba, so its certainty cannot be read. Use one that has, e.g. by"
             " CalibratedClassifierCV."
         )
-    return _estimators(model, X, y, n, resampling, share, schema, n_jobs, generator)
+    return _estimators(model, X, y, n, resampling, share, schema, n_jobs, rng)
 
 
-def resample(rows: Tensor, n: int, resampling: How, share: float, generator: torch.Generator) -> Tensor:
+def resample(rows: Tensor, n: int, resampling: How, share: float, rng: torch.Generator) -> Tensor:
     """(n, rows of each) what each copy trains on, in an order of its own.
 
     Args:
@@ -96,12 +96,12 @@ def resample(rows: Tensor, n: int, resampling: How, share: float, generator: tor
         n: Copies.
         resampling: As in `retrains`.
         share: Of a subsample.
-        generator: Of the draws.
+        rng: Random numbers for the draws.
     """
     if resampling == "bootstrap":
-        return rows[torch.randint(len(rows), (n, len(rows)), generator=generator)]
+        return rows[torch.randint(len(rows), (n, len(rows)), generator=rng)]
     size = max(1, round(share * len(rows))) if resampling == "subsample" else len(rows)
-    return torch.stack([rows[torch.randperm(len(rows), generator=generator)[:size]] for _ in range(n)])
+    return torch.stack([rows[torch.randperm(len(rows), generator=rng)[:size]] for _ in range(n)])
 
 
 def _networks(
@@ -113,7 +113,7 @@ def _networks(
     share: float,
     training: Training | None,
     space: Space | None,
-    generator: torch.Generator,
+    rng: torch.Generator,
 ) -> FiniteSet:
     opened = model_spec(model, space)
     network, settings, held_share, device = opened.network, training or Training(), 0.1, "cpu"
@@ -124,15 +124,15 @@ def _networks(
     x, labels = (x.to(device), labels.to(device)) if isinstance(model, Classifier) else (x, labels)
     # Each copy has a split of its own, as a real retrain would: with one for all, copies would stop early or late
     # together and say too little about the next one.
-    splits = [split_rows(len(x), held_share, generator) for _ in range(n)]
+    splits = [split_rows(len(x), held_share, rng) for _ in range(n)]
     held = torch.stack([apart for _, apart in splits])
     state, _ = fit_stacked(
         network,
         x,
         labels,
-        torch.cat([resample(chosen, 1, resampling, share, generator) for chosen, _ in splits]),
+        torch.cat([resample(chosen, 1, resampling, share, rng) for chosen, _ in splits]),
         settings,
-        generator=generator,
+        rng=rng,
         held=held if held.shape[1] else None,
         label=f"Training {n} networks",
     )
@@ -150,7 +150,7 @@ def _estimators(
     share: float,
     schema: Schema | None,
     n_jobs: int,
-    generator: torch.Generator,
+    rng: torch.Generator,
 ) -> FiniteSet:
     rows = as_rows(X)
     if not isinstance(rows, pd.DataFrame):
@@ -159,8 +159,8 @@ def _estimators(
     space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
     labels = check_labels(y, len(rows))
     classes = np.unique(labels)
-    table = _with_two_classes(labels, n, resampling, share, generator)
-    seeds = torch.randint(2**31 - 1, (n,), generator=generator).tolist()
+    table = _with_two_classes(labels, n, resampling, share, rng)
+    seeds = torch.randint(2**31 - 1, (n,), generator=rng).tolist()
 
     def fit(some: Any, seed: int) -> Any:
         copied = clone(model)
@@ -186,14 +186,14 @@ def _estimators(
     return FiniteSet(members, space, classes, base)
 
 
-def _with_two_classes(labels: Any, n: int, resampling: How, share: float, generator: torch.Generator) -> Any:
+def _with_two_classes(labels: Any, n: int, resampling: How, share: float, rng: torch.Generator) -> Any:
     """(n, rows) resamples, drawn again where only one class was left."""
-    table = resample(torch.arange(len(labels)), n, resampling, share, generator).numpy()
+    table = resample(torch.arange(len(labels)), n, resampling, share, rng).numpy()
     for i in range(n):
         for _ in range(100):
             if len(np.unique(labels[table[i]])) > 1:
                 break
-            table[i] = resample(torch.arange(len(labels)), 1, resampling, share, generator).numpy()[0]
+            table[i] = resample(torch.arange(len(labels)), 1, resampling, share, rng).numpy()[0]
         else:
             raise DataError(
                 f"A {resampling} of these {len(labels)} rows keeps only one class, however often it is drawn."

@@ -42,7 +42,7 @@ class HypothesisSplit:
     def of(
         cls,
         hypotheses: HypothesisDistribution,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
         *,
         deployed: Predictors | None = None,
         n_test: int | None = None,
@@ -53,26 +53,26 @@ class HypothesisSplit:
 
         Args:
             hypotheses: Of any kind. A finite set is split; anything else is drawn from anew for each part.
-            generator: None: seed 0.
+            rng: Random numbers; None: a generator seeded with 0.
             deployed: The model whose decision counts; None: the one the hypotheses were made around, if any.
             n_test: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
             n_train: Draws that stand for the teachers' mean where there is no model in force.
             tune: Whether some of a finite set are kept from the teachers to tune by; else all but the fresh teach.
         """
-        generator = seeded(generator)
+        rng = seeded(rng)
         if n_test is not None:
             n_test = check_int(n_test, "'n_test'", 0)
         deployed = deployed_model(hypotheses) if deployed is None else deployed
         if isinstance(hypotheses, Mixture):
-            return _mixed(hypotheses, generator, deployed, n_test, n_train, tune)
+            return _mixed(hypotheses, rng, deployed, n_test, n_train, tune)
         train: HypothesisDistribution
         if isinstance(hypotheses, FiniteSet):
-            train, calibration, test = _split(hypotheses, deployed, generator, n_test, tune)
+            train, calibration, test = _split(hypotheses, deployed, rng, n_test, tune)
         else:
-            train, calibration = hypotheses, hypotheses.sample(_FRESH_DRAWS, generator=generator)
+            train, calibration = hypotheses, hypotheses.sample(_FRESH_DRAWS, rng=rng)
             count = _FRESH_DRAWS if n_test is None else n_test
-            test = hypotheses.sample(count, generator=generator) if count else None
-        mean = train.sample(n_train, generator=generator) if deployed is None else deployed
+            test = hypotheses.sample(count, rng=rng) if count else None
+        mean = train.sample(n_train, rng=rng) if deployed is None else deployed
         return cls(train, calibration, test, mean)
 
     def on(self, device: torch.device) -> HypothesisSplit:
@@ -86,7 +86,7 @@ class HypothesisSplit:
 
 
 def _split(
-    everyone: FiniteSet, deployed: Predictors | None, generator: torch.Generator, n_test: int | None, tune: bool
+    everyone: FiniteSet, deployed: Predictors | None, rng: torch.Generator, n_test: int | None, tune: bool
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
     count = len(everyone)
     if n_test is not None and n_test > max(0, count - 2):
@@ -96,15 +96,15 @@ def _split(
     aside = -(-count // _ONE_IN) if n_test is None else n_test
     if count == 1 or aside == 0:
         return everyone, everyone.predictors, None
-    rest, test = _set_aside(everyone, deployed, aside, generator)
+    rest, test = _set_aside(everyone, deployed, aside, rng)
     if count < _ONE_IN or not tune:
         return rest, rest.predictors, test
-    train, calibration = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), generator=generator)
+    train, calibration = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), rng=rng)
     return train, calibration.predictors, test
 
 
 def _set_aside(
-    members: FiniteSet, deployed: Predictors | None, count: int, generator: torch.Generator
+    members: FiniteSet, deployed: Predictors | None, count: int, rng: torch.Generator
 ) -> tuple[FiniteSet, Predictors | None]:
     """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
     weights = members.predictors.weights.cpu().clone()
@@ -113,7 +113,7 @@ def _set_aside(
     count = min(count, int((weights > 0).sum()))
     if not count:
         return members, None
-    chosen = torch.multinomial(weights, count, generator=generator).sort().values
+    chosen = torch.multinomial(weights, count, generator=rng).sort().values
     left = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
     test = members.predictors.subset(chosen)
     test.weights = torch.full((count,), 1.0 / count)
@@ -136,7 +136,7 @@ def _same(members: Predictors, deployed: Predictors, space: Space) -> Tensor:
 
 def _mixed(
     mixture: Mixture,
-    generator: torch.Generator,
+    rng: torch.Generator,
     deployed: Predictors | None,
     n_test: int | None,
     n_train: int,
@@ -144,7 +144,7 @@ def _mixed(
 ) -> HypothesisSplit:
     """Each component is parted by itself, and the parts are mixed again."""
     parts = [
-        HypothesisSplit.of(part, generator, deployed=deployed, n_test=n_test, n_train=n_train, tune=tune)
+        HypothesisSplit.of(part, rng, deployed=deployed, n_test=n_test, n_train=n_train, tune=tune)
         for part in mixture.components
     ]
     train = Mixture([part.train for part in parts], mixture.shares)
@@ -154,16 +154,16 @@ def _mixed(
             f"Component {missing[0]} of the mixture has a single hypothesis, so none of it can be set aside for a"
             " certificate. Give it more, or set n_test=0 and do without certificates."
         )
-    test = None if missing else _by_share([part.test for part in parts if part.test is not None], mixture, generator)
+    test = None if missing else _by_share([part.test for part in parts if part.test is not None], mixture, rng)
     return HypothesisSplit(
         train,
         Joined([part.calibration for part in parts], mixture.shares),
         test,
-        train.sample(n_train, generator=generator) if deployed is None else deployed,
+        train.sample(n_train, rng=rng) if deployed is None else deployed,
     )
 
 
-def _by_share(parts: list[Predictors], mixture: Mixture, generator: torch.Generator) -> Predictors:
+def _by_share(parts: list[Predictors], mixture: Mixture, rng: torch.Generator) -> Predictors:
     """Heads to count, of each component in proportion to its share: as many as the scarcest component allows."""
     shares = torch.tensor([float(share) for share in mixture.shares or ()])
     shares = shares / shares.sum()
@@ -171,5 +171,5 @@ def _by_share(parts: list[Predictors], mixture: Mixture, generator: torch.Genera
     kept = []
     for part, share in zip(parts, shares, strict=True):
         count = max(1, min(len(part), round(total * float(share))))
-        kept.append(part.subset(torch.randperm(len(part), generator=generator)[:count].sort().values))
+        kept.append(part.subset(torch.randperm(len(part), generator=rng)[:count].sort().values))
     return Joined(kept)

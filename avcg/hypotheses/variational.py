@@ -43,7 +43,7 @@ class MeanFieldVI(GaussianPosterior):
         training: Training | None = None,
         loss: StackedLoss = mean_cross_entropy,
         space: Space | None = None,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
     ) -> Self:
         """Train the means and widths, starting from the model's own weights.
 
@@ -56,11 +56,11 @@ class MeanFieldVI(GaussianPosterior):
             training: How long and how fast; None: 200 epochs at 1e-2.
             loss: Mean negative log-likelihood per draw.
             space: What a bare network reads.
-            generator: None: seed 0.
+            rng: Random numbers; None: a generator seeded with 0.
         """
         if not 0 < prior_std < math.inf:
             raise SettingError(f"The 'prior_std' of MeanFieldVI must be > 0. Got {prior_std!r} instead.")
-        opened, generator = model_spec(model, space), seeded(generator)
+        opened, rng = model_spec(model, space), seeded(rng)
         x = opened.rows(X).cpu()
         targets = y.cpu() if isinstance(y, Tensor) and y.is_floating_point() else opened.labels(y).cpu()
         if targets.shape != x.shape[:1]:
@@ -74,7 +74,7 @@ class MeanFieldVI(GaussianPosterior):
 
         def bound(batch: Tensor) -> Tensor:
             std = F.softplus(raw)
-            drawn = center + std * torch.randn(n_draws, len(center), generator=generator)
+            drawn = center + std * torch.randn(n_draws, len(center), generator=rng)
             logits = forward(x[batch], unflatten(drawn, mean), n_draws)
             fit = loss(logits, targets[batch].expand(n_draws, *targets[batch].shape)).mean()
             ratio = (std.square() + center.square()) / prior_std**2
@@ -82,7 +82,7 @@ class MeanFieldVI(GaussianPosterior):
             return fit + kl / len(x)
 
         settings = training or Training(epochs=200, learning_rate=1e-2, patience=None)
-        history = train([center, raw], bound, len(x), settings, generator=generator, label="Variational inference")
+        history = train([center, raw], bound, len(x), settings, rng=rng, label="Variational inference")
         found = {name: value[0] for name, value in unflatten(center.detach()[None], mean).items()}
         return cls(network, found, F.softplus(raw).detach(), None, opened.space, opened.classes, tuple(history))
 
@@ -101,7 +101,7 @@ class SWAG(GaussianPosterior):
         n_snapshots: int = 20,
         training: Training | None = None,
         space: Space | None = None,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
     ) -> Self:
         """Train on from the model's weights and take a snapshot after every epoch.
 
@@ -112,7 +112,7 @@ class SWAG(GaussianPosterior):
             n_snapshots: How many, at least 2; also the rank of the covariance.
             training: How fast; its number of epochs is ``n_snapshots``. None: batches of 128 at 1e-3.
             space: What a bare network reads.
-            generator: None: seed 0.
+            rng: Random numbers; None: a generator seeded with 0.
         """
         n_snapshots = check_int(n_snapshots, "'n_snapshots' of SWAG", 2)
         opened = model_spec(model, space)
@@ -127,7 +127,7 @@ class SWAG(GaussianPosterior):
             labels,
             torch.arange(len(x))[None],
             settings,
-            generator=seeded(generator),
+            rng=seeded(rng),
             start={name: value.detach()[None] for name, value in network.named_parameters()},
             on_epoch=lambda _, state: snapshots.append(torch.cat([v.detach().flatten() for v in state.values()])),
             label="Collecting weights",

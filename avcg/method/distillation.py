@@ -55,7 +55,7 @@ class Distillation:
         train: The models to stand in for beside it.
         x: (N, D) training rows.
         space: Theirs.
-        generator: Random numbers for everything.
+        rng: Random numbers for everything.
         config: How they are trained.
 
     Attributes:
@@ -69,7 +69,7 @@ class Distillation:
         train: Predictors,
         x: Tensor,
         space: Space,
-        generator: torch.Generator,
+        rng: torch.Generator,
         config: DistillationConfig,
     ) -> None:
         self._config = config
@@ -77,20 +77,20 @@ class Distillation:
             raise SettingError("Only models of tables have students. Models of images need gradients: give networks.")
         self._models, self._n_deployed, self._space = Joined([deployed, train]), len(deployed), space
         self.fidelity: list[Fidelity] = []
-        order = torch.randperm(len(x), generator=generator)[: config.max_rows]
+        order = torch.randperm(len(x), generator=rng)[: config.max_rows]
         share = len(order) // 10
         held, kept = order[: max(1, share)], order[share:]  # of very few rows, one is both
         own = x[kept]
         # Rows with features from two people: answers lie where no one has been yet.
-        pairs = torch.randint(len(own), (2, max(len(own), config.crossed_rows)), generator=generator)
-        self._x = torch.cat([own, space.cross(own[pairs[0]], own[pairs[1]], generator)])
+        pairs = torch.randint(len(own), (2, max(len(own), config.crossed_rows)), generator=rng)
+        self._x = torch.cat([own, space.cross(own[pairs[0]], own[pairs[1]], rng)])
         self._said = self._ask(self._x)
         self._n_first = len(self._x)
         numbers = torch.nonzero(~space.is_logit.expand(x.shape[1])).flatten()
         ramps = PiecewiseLinearEncoding(own, numbers.tolist())
-        layers = mlp(ramps.n_outputs, self._said.shape[-1], config.hidden, dropout=0.0, generator=generator)
+        layers = mlp(ramps.n_outputs, self._said.shape[-1], config.hidden, dropout=0.0, rng=rng)
         network = nn.Sequential(ramps, layers)
-        self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), generator, start=True)
+        self.students = self._taught(Stacked(network, {}), torch.arange(len(self._x)), rng, start=True)
         self._look("training", x[held], self._ask(x[held]))
 
     @classmethod
@@ -112,19 +112,19 @@ class Distillation:
         rest = torch.arange(self._n_deployed, len(self.students))
         return FiniteSet(self.students.subset(rest)), self.students.subset(first)
 
-    def correct(self, answers: Tensor, generator: torch.Generator) -> None:
+    def correct(self, answers: Tensor, rng: torch.Generator) -> None:
         """Ask the models about a generator's answers, and teach the students what they say.
 
         Args:
             answers: (N, D) feasible rows.
-            generator: Of the order of lessons.
+            rng: Random numbers for the order of lessons.
         """
         said = self._ask(answers)
         self._look("answers", answers, said)
         self._x, self._said = torch.cat([self._x, answers]), torch.cat([self._said, said], dim=1)
         new = torch.arange(self._n_first, len(self._x))
-        old = torch.randperm(self._n_first, generator=generator)[: max(len(new), self._config.max_rows // 4)]
-        self.students = self._taught(self.students, torch.cat([old, new]), generator)
+        old = torch.randperm(self._n_first, generator=rng)[: max(len(new), self._config.max_rows // 4)]
+        self.students = self._taught(self.students, torch.cat([old, new]), rng)
 
     def leaner(self, query: Query, answers: Codes, margins: Codes, *, rounds: int) -> Codes:
         """The answers, and after them without what the students say they do not need: no model is asked for that.
@@ -161,7 +161,7 @@ class Distillation:
         least = self._config.label_smoothing
         return found * (1.0 - least * found.shape[-1]) + least
 
-    def _taught(self, student: Stacked, lessons: Tensor, generator: torch.Generator, *, start: bool = False) -> Stacked:
+    def _taught(self, student: Stacked, lessons: Tensor, rng: torch.Generator, *, start: bool = False) -> Stacked:
         """The students after training on some rows, from random weights where they ``start``."""
         count, config = len(self._models), self._config
         epochs = config.first_epochs if start else config.later_epochs
@@ -173,7 +173,7 @@ class Distillation:
             self._said,
             lessons.expand(count, -1),
             training,
-            generator=generator,
+            rng=rng,
             start=None if start else student.overrides,
             loss=_cross_entropy,
             own_targets=True,

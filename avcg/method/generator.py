@@ -95,7 +95,7 @@ class Generator(nn.Module):
         encoder: Units of the encoder's hidden layers; channels of its convolutions for images.
         layers: Likewise of the decoder.
         smooth: Whether perceptrons have normalised, smooth hidden layers instead of ReLU.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Generator(nn.Module):
         encoder: Sequence[int] = (128,),
         layers: Sequence[int] = (256, 256, 256),
         smooth: bool = True,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if decoder not in ("latent", "full", "residual"):
@@ -122,9 +122,9 @@ class Generator(nn.Module):
             0 if decoder == "latent" else space.constraint_features(torch.zeros(1, *space.event_shape)).shape[1] + 1
         )
         if len(self.event_shape) == 3:
-            self.encoder, self.decoder = self._convolutions(constraint_features, encoder, layers, generator)
+            self.encoder, self.decoder = self._convolutions(constraint_features, encoder, layers, rng)
         else:
-            self.encoder, self.decoder = self._perceptrons(constraint_features, encoder, layers, smooth, generator)
+            self.encoder, self.decoder = self._perceptrons(constraint_features, encoder, layers, smooth, rng)
 
     def _perceptrons(
         self,
@@ -132,26 +132,26 @@ class Generator(nn.Module):
         encoder: Sequence[int],
         layers: Sequence[int],
         smooth: bool,
-        generator: torch.Generator | None,
+        rng: torch.Generator | None,
     ) -> tuple[nn.Module, nn.Module]:
         width = math.prod(self.event_shape)
         seen = width + self.n_classes + constraint_features
         into = self.n_latent + (self.n_classes if self.kind == "latent" else seen)
-        head = mlp(into, width + self.n_gates, layers, smooth=smooth, generator=generator)
+        head = mlp(into, width + self.n_gates, layers, smooth=smooth, rng=rng)
         with torch.no_grad():  # at first every number moves in one answer of two, as often up as down
             list(head.parameters())[-1].zero_()
-        return mlp(seen, 2 * self.n_latent, encoder, smooth=smooth, generator=generator), head
+        return mlp(seen, 2 * self.n_latent, encoder, smooth=smooth, rng=rng), head
 
     def _convolutions(
-        self, constraint_features: int, encoder: Sequence[int], layers: Sequence[int], generator: torch.Generator | None
+        self, constraint_features: int, encoder: Sequence[int], layers: Sequence[int], rng: torch.Generator | None
     ) -> tuple[nn.Module, nn.Module]:
         depth, height, width = self.event_shape
         seen = (depth + self.n_classes + constraint_features, height, width)
-        first = cnn(seen, 2 * self.n_latent, encoder, generator=generator)
+        first = cnn(seen, 2 * self.n_latent, encoder, rng=rng)
         if self.kind == "latent":
             size = (depth, height, width)
-            return first, conv_painter(self.n_latent + self.n_classes, size, layers, generator=generator)
-        return first, conv_translator((seen[0] + self.n_latent, height, width), depth, layers, generator=generator)
+            return first, conv_painter(self.n_latent + self.n_classes, size, layers, rng=rng)
+        return first, conv_translator((seen[0] + self.n_latent, height, width), depth, layers, rng=rng)
 
     def posterior(self, request: Condition) -> DiagonalNormal:
         """q_ψ(z | x, y')."""

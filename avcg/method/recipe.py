@@ -222,7 +222,7 @@ def fit_generator(
     loss = GeneratorLoss(generator, space, x, hypotheses, deployed, recipe, plausibility, rng)
     loss.total = epochs * math.ceil(n_rows / batch)
     settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
-    return train(list(generator.parameters()), loss, n_rows, settings, generator=rng, on_epoch=on_epoch, label=label)
+    return train(list(generator.parameters()), loss, n_rows, settings, rng=rng, on_epoch=on_epoch, label=label)
 
 
 class GeneratorLoss:
@@ -304,7 +304,7 @@ class GeneratorLoss:
         return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)
 
     def _draw(self) -> Predictors:
-        drawn = self.hypotheses.sample(self.recipe.n_hypotheses, generator=self.rng)
+        drawn = self.hypotheses.sample(self.recipe.n_hypotheses, rng=self.rng)
         if self.recipe.train_on_deployed:
             drawn = Joined([self.deployed.predictors, drawn])
         return drawn.to(self.x.device)

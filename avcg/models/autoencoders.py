@@ -41,7 +41,7 @@ class ClassAutoencoders:
         *,
         network: nn.Module | None = None,
         training: Training | None = None,
-        generator: torch.Generator | None = None,
+        rng: torch.Generator | None = None,
     ) -> Self:
         """Train them on encoded rows.
 
@@ -51,7 +51,7 @@ class ClassAutoencoders:
             n_classes: C.
             network: The architecture; None: a small perceptron for rows, convolutions for pictures.
             training: How long and how fast; None: 100 epochs.
-            generator: None: seed 0.
+            rng: Random numbers; None: a generator seeded with 0.
 
         Raises:
             DataError: If a class has no row.
@@ -62,14 +62,14 @@ class ClassAutoencoders:
         >>> bool((errors.argmin(dim=0) == y).all())
         True
         """
-        generator = torch.Generator().manual_seed(0) if generator is None else generator
+        rng = torch.Generator().manual_seed(0) if rng is None else rng
         if network is None:
             size = tuple(x.shape[1:])
             network = autoencoder(size[0]) if len(size) == 1 else conv_autoencoder((size[0], size[1], size[2]))
-        rows = _rows_of_classes(y.cpu(), n_classes, generator)
+        rows = _rows_of_classes(y.cpu(), n_classes, rng)
         settings = training or Training(patience=None)
         state, history = fit_stacked(
-            network, x, x, rows, settings, generator=generator, loss=_squared_error, label="Training autoencoders"
+            network, x, x, rows, settings, rng=rng, loss=_squared_error, label="Training autoencoders"
         )
         return cls(network, state, tuple(history))
 
@@ -98,12 +98,12 @@ def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs - targets).square().flatten(1).mean(dim=1)
 
 
-def _rows_of_classes(y: Tensor, n_classes: int, generator: torch.Generator) -> Tensor:
+def _rows_of_classes(y: Tensor, n_classes: int, rng: torch.Generator) -> Tensor:
     """(C, n) rows of each class, those of smaller classes repeated until all have as many as the largest."""
     groups = [torch.nonzero(y == c).flatten() for c in range(n_classes)]
     empty = [c for c, group in enumerate(groups) if not len(group)]
     if empty:
         raise DataError(f"Class {empty[0]} of {n_classes} has no row to fit an autoencoder to.")
     size = max(len(group) for group in groups)
-    shuffled = [group[torch.randperm(len(group), generator=generator)] for group in groups]
+    shuffled = [group[torch.randperm(len(group), generator=rng)] for group in groups]
     return torch.stack([group.repeat(-(-size // len(group)))[:size] for group in shuffled])

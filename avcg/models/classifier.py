@@ -103,8 +103,8 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         space = self._fit_space(rows)
         network, settings = self._build(space, len(classes)), self.training()
         x, positions = space.encode(rows), class_positions(labels, classes)
-        generator = torch.Generator().manual_seed(check_int(self.random_state, "'random_state' of Classifier", 0))
-        chosen, held = split_rows(len(rows), self.validation, generator)
+        rng = torch.Generator().manual_seed(check_int(self.random_state, "'random_state' of Classifier", 0))
+        chosen, held = split_rows(len(rows), self.validation, rng)
         device = _device(self.device)
         x, positions = x.to(device), positions.to(device)
         state, history = fit_stacked(
@@ -113,7 +113,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             positions,
             chosen[None],
             settings,
-            generator=generator,
+            rng=rng,
             held=held[None] if len(held) else None,
             label="Training the classifier",
         )
@@ -143,11 +143,11 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _build(self, space: Space, n_classes: int) -> nn.Sequential:
         units = [self.hidden] if isinstance(self.hidden, int) else self.hidden
         hidden = tuple(check_int(size, "units in 'hidden' of Classifier", 1) for size in units)
-        generator, shape = torch.Generator().manual_seed(0), space.event_shape
+        rng, shape = torch.Generator().manual_seed(0), space.event_shape
         if len(shape) == 3:
             size = (shape[0], shape[1], shape[2])
-            return cnn(size, n_classes, hidden, dropout=self.dropout, generator=generator)
-        return mlp(shape[0], n_classes, hidden, dropout=self.dropout, generator=generator)
+            return cnn(size, n_classes, hidden, dropout=self.dropout, rng=rng)
+        return mlp(shape[0], n_classes, hidden, dropout=self.dropout, rng=rng)
 
     def training(self) -> Training:
         """How long and how fast."""
@@ -178,11 +178,11 @@ def _device(name: str) -> torch.device:
         raise SettingError(f"The 'device' of Classifier must be one of PyTorch's, e.g. 'cuda'. Got {name!r}.") from None
 
 
-def split_rows(n_rows: int, share: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def split_rows(n_rows: int, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
     """(n,) rows to train on, in random order, and those held for validation."""
     if not 0 <= share < 1:
         raise SettingError(f"The 'validation' share must be in [0, 1). Got {share!r} instead.")
-    order = torch.randperm(n_rows, generator=generator)
+    order = torch.randperm(n_rows, generator=rng)
     count = round(share * n_rows)
     if count >= n_rows:
         raise SettingError(f"A 'validation' share of {share!r} leaves none of {n_rows} rows to train on.")

@@ -1,4 +1,4 @@
-"""Dropout as numbers one can hold: masks drawn from a generator, not from the global stream."""
+"""Dropout as numbers one can hold: masks drawn from `rng`, not from the global stream."""
 
 from __future__ import annotations
 
@@ -111,25 +111,25 @@ def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Modul
     return noisy, tuple(sites)
 
 
-def draw_masks(sites: Sequence[Site], lead: Sequence[int], generator: torch.Generator) -> dict[str, Tensor]:
+def draw_masks(sites: Sequence[Site], lead: Sequence[int], rng: torch.Generator) -> dict[str, Tensor]:
     """Masks for every site, with leading axes.
 
     Args:
         sites: Where.
         lead: (S,) for one mask per hypothesis, shared by its rows; (S, N) for one per row.
-        generator: Of the masks, which are made where it lives.
+        rng: Random numbers for the masks, which are made on its device.
 
     Returns:
         By name, (*lead, *shape).
     """
-    masks, device = {}, generator.device
+    masks, device = {}, rng.device
     for site in sites:
         size = (*lead, *site.shape)
         if site.kind == "gaussian":
-            masks[site.name] = 1.0 + site.rate * torch.randn(size, generator=generator, device=device)
+            masks[site.name] = 1.0 + site.rate * torch.randn(size, generator=rng, device=device)
         else:
             # From uniform numbers rather than coin flips, so that a lower rate keeps every unit a higher one kept.
-            uniform = torch.rand(size, generator=generator, device=device)
+            uniform = torch.rand(size, generator=rng, device=device)
             masks[site.name] = (uniform >= site.rate).float() / (1.0 - site.rate)
     return masks
 

@@ -1,7 +1,7 @@
 """Small networks, built without touching a global random stream.
 
 PyTorch's layers draw their first weights from the global stream when they are made. Here they are made empty and filled
-by `initialise`, from a generator, with PyTorch's own distributions.
+by `initialise`, from `rng`, with PyTorch's own distributions.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def mlp(
     *,
     dropout: float = 0.0,
     smooth: bool = False,
-    generator: torch.Generator | None = None,
+    rng: torch.Generator | None = None,
 ) -> nn.Sequential:
     """Linear layers with ReLU between them, each hidden one followed by dropout if there is any.
 
@@ -35,7 +35,7 @@ def mlp(
         hidden: Units of each hidden layer; empty for a linear model.
         dropout: In [0, 1).
         smooth: Whether hidden layers are normalised and smooth (LayerNorm, SiLU) instead of ReLU.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> mlp(30, 2, hidden=(8,))(torch.zeros(5, 30)).shape
     torch.Size([5, 2])
@@ -50,7 +50,7 @@ def mlp(
             layers.append(nn.Dropout(dropout))
         width = units
     layers.append(skip_init(nn.Linear, width, n_outputs))
-    return initialise(nn.Sequential(*layers), generator)
+    return initialise(nn.Sequential(*layers), rng)
 
 
 def cnn(
@@ -60,7 +60,7 @@ def cnn(
     *,
     units: int = 128,
     dropout: float = 0.0,
-    generator: torch.Generator | None = None,
+    rng: torch.Generator | None = None,
 ) -> nn.Sequential:
     """Convolutions of 3 x 3, each halving the picture, then one hidden linear layer.
 
@@ -70,7 +70,7 @@ def cnn(
         channels: Of each convolution.
         units: Of the hidden layer.
         dropout: After every hidden layer, in [0, 1).
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> cnn((1, 28, 28), 10, channels=(4,))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])
@@ -87,43 +87,43 @@ def cnn(
     if dropout:
         layers.append(nn.Dropout(dropout))
     layers.append(skip_init(nn.Linear, units, n_outputs))
-    return initialise(nn.Sequential(*layers), generator)
+    return initialise(nn.Sequential(*layers), rng)
 
 
 def autoencoder(
-    n_inputs: int, hidden: Sequence[int] = (20, 10, 6), *, generator: torch.Generator | None = None
+    n_inputs: int, hidden: Sequence[int] = (20, 10, 6), *, rng: torch.Generator | None = None
 ) -> nn.Sequential:
     """Rows through a narrow middle and back.
 
     Args:
         n_inputs: D.
         hidden: Units on the way in; the way out mirrors them.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> autoencoder(30)(torch.zeros(5, 30)).shape
     torch.Size([5, 30])
     """
-    return mlp(n_inputs, n_inputs, [*hidden, *reversed(hidden[:-1])], generator=generator)
+    return mlp(n_inputs, n_inputs, [*hidden, *reversed(hidden[:-1])], rng=rng)
 
 
 def conv_autoencoder(
-    size: Size, channels: Sequence[int] = (16, 32), *, generator: torch.Generator | None = None
+    size: Size, channels: Sequence[int] = (16, 32), *, rng: torch.Generator | None = None
 ) -> nn.Sequential:
     """Pictures through a few small maps and back.
 
     Args:
         size: (channels, height, width).
         channels: Of each convolution on the way in; the way out mirrors them.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> conv_autoencoder((1, 28, 28))(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 1, 28, 28])
     """
-    return conv_translator(size, size[0], channels, generator=generator)
+    return conv_translator(size, size[0], channels, rng=rng)
 
 
 def conv_translator(
-    size: Size, n_outputs: int, channels: Sequence[int] = (32, 64), *, generator: torch.Generator | None = None
+    size: Size, n_outputs: int, channels: Sequence[int] = (32, 64), *, rng: torch.Generator | None = None
 ) -> nn.Sequential:
     """Maps to maps of the same height and width, through a narrower middle.
 
@@ -131,7 +131,7 @@ def conv_translator(
         size: (channels, height, width) of what goes in.
         n_outputs: Channels of what comes out.
         channels: Of each convolution on the way down; the way up mirrors them.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> conv_translator((5, 28, 28), 1)(torch.zeros(2, 5, 28, 28)).shape
     torch.Size([2, 1, 28, 28])
@@ -142,11 +142,11 @@ def conv_translator(
         layers += [skip_init(nn.Conv2d, depth, filters, 3, stride=2, padding=1), nn.ReLU()]
         depth = filters
         sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
-    return initialise(nn.Sequential(*layers, *_way_up(depth, n_outputs, channels, sizes)), generator)
+    return initialise(nn.Sequential(*layers, *_way_up(depth, n_outputs, channels, sizes)), rng)
 
 
 def conv_painter(
-    n_inputs: int, size: Size, channels: Sequence[int] = (32, 64), *, generator: torch.Generator | None = None
+    n_inputs: int, size: Size, channels: Sequence[int] = (32, 64), *, rng: torch.Generator | None = None
 ) -> nn.Sequential:
     """A vector to a picture.
 
@@ -154,7 +154,7 @@ def conv_painter(
         n_inputs: Of the vector.
         size: (channels, height, width) of the picture.
         channels: Of the maps, from the last to the first.
-        generator: Of the first weights; None: seed 0.
+        rng: Random numbers for the first weights; None: a generator seeded with 0.
 
     >>> conv_painter(12, (3, 32, 32))(torch.zeros(2, 12)).shape
     torch.Size([2, 3, 32, 32])
@@ -164,7 +164,7 @@ def conv_painter(
         sizes.append(((sizes[-1][0] + 1) // 2, (sizes[-1][1] + 1) // 2))
     first = (channels[-1], *sizes[-1])
     layers = [skip_init(nn.Linear, n_inputs, math.prod(first)), nn.ReLU(), nn.Unflatten(1, first)]
-    return initialise(nn.Sequential(*layers, *_way_up(channels[-1], size[0], channels, sizes)), generator)
+    return initialise(nn.Sequential(*layers, *_way_up(channels[-1], size[0], channels, sizes)), rng)
 
 
 def _way_up(depth: int, n_outputs: int, channels: Sequence[int], sizes: Sequence[tuple[int, ...]]) -> list[nn.Module]:
@@ -184,20 +184,20 @@ def _check_dropout(dropout: float) -> None:
         raise SettingError(f"The 'dropout' of a network must be in [0, 1). Got {dropout!r} instead.")
 
 
-def initialise(network: nn.Sequential, generator: torch.Generator | None) -> nn.Sequential:
-    """Fill all weights as PyTorch would, from a generator."""
-    for name, value in draw_state(network, 1, generator).items():
+def initialise(network: nn.Sequential, rng: torch.Generator | None) -> nn.Sequential:
+    """Fill all weights as PyTorch would, from `rng`."""
+    for name, value in draw_state(network, 1, rng).items():
         network.get_parameter(name).data.copy_(value[0])
     return network
 
 
-def draw_state(network: nn.Module, count: int, generator: torch.Generator | None) -> dict[str, Tensor]:
+def draw_state(network: nn.Module, count: int, rng: torch.Generator | None) -> dict[str, Tensor]:
     """Fresh first weights for several copies of a network.
 
     Args:
         network: Whose shapes to follow; it is not changed.
         count: S.
-        generator: None: seed 0.
+        rng: Random numbers; None: a generator seeded with 0.
 
     Returns:
         All parameters by name, (S, *shape).
@@ -205,7 +205,7 @@ def draw_state(network: nn.Module, count: int, generator: torch.Generator | None
     Raises:
         SettingError: If the network has a layer whose first weights are not known here.
     """
-    generator = generator or torch.Generator().manual_seed(0)
+    rng = rng or torch.Generator().manual_seed(0)
     state: dict[str, Tensor] = {}
     for prefix, layer in network.named_modules():
         mine = dict(layer.named_parameters(recurse=False))
@@ -215,13 +215,13 @@ def draw_state(network: nn.Module, count: int, generator: torch.Generator | None
         if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d)):
             fan_in = math.prod(layer.weight.shape[1:])
             for name, value in mine.items():
-                uniform = torch.rand((count, *value.shape), generator=generator, dtype=torch.float32)
+                uniform = torch.rand((count, *value.shape), generator=rng, dtype=torch.float32)
                 state[dot + name] = (2 * uniform - 1) / math.sqrt(max(fan_in, 1))
         elif isinstance(layer, (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm)):
             for name, value in mine.items():
                 state[dot + name] = torch.full((count, *value.shape), 1.0 if name == "weight" else 0.0)
         elif isinstance(layer, nn.Embedding):
-            state[dot + "weight"] = torch.randn((count, *layer.weight.shape), generator=generator)
+            state[dot + "weight"] = torch.randn((count, *layer.weight.shape), generator=rng)
         else:
             raise SettingError(
                 f"The first weights of a {type(layer).__name__} ({prefix!r}) are not known here, so this network"

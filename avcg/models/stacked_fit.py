@@ -32,7 +32,7 @@ def fit_stacked(
     rows: Tensor,
     settings: Training,
     *,
-    generator: torch.Generator,
+    rng: torch.Generator,
     start: Mapping[str, Tensor] | None = None,
     held: Tensor | None = None,
     loss: StackedLoss = mean_cross_entropy,
@@ -50,7 +50,7 @@ def fit_stacked(
         y: (N,) labels or targets; with ``own_targets`` (S, N, ...), those of each copy.
         rows: (S, n) the rows each copy trains on, in an order of its own.
         settings: How long and how fast.
-        generator: Of weights, order and dropout.
+        rng: Random numbers for weights, order and dropout.
         start: Weights to begin from, (S, *shape) by name; None: fresh ones.
         held: (S, m) the rows each copy keeps for early stopping; None: there is none.
         loss: From stacked logits and labels to a loss per copy.
@@ -65,10 +65,10 @@ def fit_stacked(
     count, device = len(rows), x.device
     noisy, sites = with_noise(network, x.shape[1:])
     forward = stacked_forward(noisy.float().to(device), x.dim() - 1)
-    first = draw_state(network, count, generator) if start is None else start
+    first = draw_state(network, count, rng) if start is None else start
     state = {name: value.detach().clone().to(device).requires_grad_() for name, value in first.items()}
 
-    dice, wanted = _stream_on(device, generator), _lookup(y, own_targets)
+    dice, wanted = _stream_on(device, rng), _lookup(y, own_targets)
 
     def batch_loss(batch: Tensor) -> Tensor:
         mine = rows[:, batch].to(device)
@@ -79,7 +79,7 @@ def fit_stacked(
         batch_loss,
         rows.shape[1],
         settings,
-        generator=generator,
+        rng=rng,
         members=count,
         validate=None if held is None else lambda: _held_loss(forward, state, x, wanted, held, loss),
         on_epoch=None if on_epoch is None else lambda epoch: on_epoch(epoch, state),
@@ -96,11 +96,11 @@ def _lookup(y: Tensor, own: bool) -> Callable[[Tensor], Tensor]:
     return lambda rows: y[everyone, rows]
 
 
-def _stream_on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+def _stream_on(device: torch.device, rng: torch.Generator) -> torch.Generator:
     """Chance made where it is used: a mask for every row is too much to send to another device at every step."""
     if device.type == "cpu":
-        return generator
-    return torch.Generator(device).manual_seed(int(torch.randint(2**31, (), generator=generator)))
+        return rng
+    return torch.Generator(device).manual_seed(int(torch.randint(2**31, (), generator=rng)))
 
 
 @torch.no_grad()

@@ -72,7 +72,7 @@ def train(
     n_rows: int,
     settings: Training,
     *,
-    generator: torch.Generator,
+    rng: torch.Generator,
     members: int = 1,
     validate: Callable[[], Tensor] | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
@@ -85,7 +85,7 @@ def train(
         loss: From the positions of a batch of rows (batch,) to a scalar: the sum over members of their mean losses.
         n_rows: Rows there are.
         settings: How long and how fast.
-        generator: Of the order of rows.
+        rng: Random numbers for the order of rows.
         members: S. Members do not see each other: each has its own clipping and keeps its own best.
         validate: To (S,) validation losses. Without it there is no early stopping.
         on_epoch: Called after each pass.
@@ -104,7 +104,7 @@ def train(
     history: list[Epoch] = []
     with progress(label, settings.epochs) as advance:
         for epoch in range(1, settings.epochs + 1):
-            total = _one_pass(parameters, loss, n_rows, settings, optimizer, schedule, generator, members)
+            total = _one_pass(parameters, loss, n_rows, settings, optimizer, schedule, rng, members)
             scores = None if validate is None else validate().detach().cpu()
             if scores is not None:
                 better = scores < best
@@ -146,13 +146,13 @@ def _one_pass(
     settings: Training,
     optimizer: torch.optim.Optimizer,
     schedule: torch.optim.lr_scheduler.LRScheduler,
-    generator: torch.Generator,
+    rng: torch.Generator,
     members: int,
 ) -> float:
     """One pass over the rows in random order; the sum of losses over rows and members."""
     total = torch.zeros((), device=parameters[0].device)  # where it is, so that no step waits for its loss
     # Rows are drawn on the CPU whatever the device, so that a seed means the same everywhere.
-    for batch in torch.randperm(n_rows, generator=generator).split(settings.batch_size):
+    for batch in torch.randperm(n_rows, generator=rng).split(settings.batch_size):
         optimizer.zero_grad(set_to_none=True)
         value = loss(batch)
         value.backward()

@@ -25,7 +25,7 @@ def check_hypotheses(distribution: HypothesisDistribution, x: Tensor, n: int = 6
         AssertionError: With what does not hold.
     """
     before = torch.get_rng_state()
-    first, again = (distribution.sample(n, generator=torch.Generator().manual_seed(3)) for _ in range(2))
+    first, again = (distribution.sample(n, rng=torch.Generator().manual_seed(3)) for _ in range(2))
     log_probs = first.log_probs(x)
     assert torch.equal(before, torch.get_rng_state()), "sampling or evaluating touched PyTorch's global stream"
     assert isinstance(first, Predictors), f"sample returned a {type(first).__name__}, not Predictors"

@@ -84,7 +84,7 @@ def retraining(device: str, repeats: int) -> None:
 
     def stacked(seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)
-        return fit_stacked(model.architecture(), x, y, rows, settings, generator=generator)[0]
+        return fit_stacked(model.architecture(), x, y, rows, settings, rng=generator)[0]
 
     def to_json(seed: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(seed)

@@ -81,12 +81,12 @@ class _Step:
         self.x = space.encode(data.X.iloc[:20_000]).to(device)
         self.recipe = recipe = recipe.scaled_to(space)
         rng = torch.Generator().manual_seed(0)
-        self.network = mlp(self.x.shape[1], 2, (64, 64), generator=rng)
+        self.network = mlp(self.x.shape[1], 2, (64, 64), rng=rng)
         stacked = Stacked(self.network, draw_state(self.network, N_HYPOTHESES, rng)).to(device)
         deployed = DeployedModel(Stacked(self.network, {}).to(device), None)
         self.generator = Generator(
             space, 2, decoder=recipe.decoder, n_latent=recipe.n_latent, encoder=recipe.encoder, layers=recipe.layers,
-            smooth=recipe.smooth, generator=rng,
+            smooth=recipe.smooth, rng=rng,
         ).to(device)  # fmt: skip
         bank = ReferenceSet.robust(stacked, self.x, None, recipe.bank, rng) if recipe.weights.plausibility else None
         teachers = FiniteSet(Looped(stacked) if loop else stacked)

@@ -151,7 +151,7 @@ class TestMasks:
         assert torch.autograd.gradcheck(predictors.log_probs, x[:2].double().requires_grad_(), atol=1e-6)
 
     def test_a_mask_is_the_same_for_every_row(self):
-        masks = avcg.MCDropout(mlp(3, 2, (16,), dropout=0.5)).sample(20, generator=rng())
+        masks = avcg.MCDropout(mlp(3, 2, (16,), dropout=0.5)).sample(20, rng=rng())
         x = rows(1, 3).expand(9, 3)
         log_probs = masks.log_probs(x)
         assert torch.equal(log_probs, log_probs[:, :1].expand_as(log_probs))
@@ -179,9 +179,7 @@ class TestMasks:
 
     def test_a_lower_rate_keeps_what_a_higher_one_kept(self):
         network = mlp(3, 2, (64,), dropout=0.5)
-        low, high = (
-            avcg.MCDropout(network, rate).sample(5, generator=rng()).overrides["2.mask"] for rate in (0.2, 0.6)
-        )
+        low, high = (avcg.MCDropout(network, rate).sample(5, rng=rng()).overrides["2.mask"] for rate in (0.2, 0.6))
         assert (low[high > 0] > 0).all()
 
 
@@ -308,7 +306,7 @@ def test_the_contract_can_fail(toy_model):
     class Global:
         space = None
 
-        def sample(self, n, *, generator=None):
+        def sample(self, n, *, rng=None):
             state = {name: v.detach() + 0.1 * torch.randn(n, *v.shape) for name, v in model.network_.named_parameters()}
             return Stacked(model.network_, state)
 
@@ -326,7 +324,7 @@ def test_the_contract_can_fail(toy_model):
 class TestLaplace:
     def test_full_equals_the_hessian_of_logistic_regression(self):
         toy = toys.linear_logistic(n=60, n_features=3)
-        network = mlp(3, 2, (), generator=rng(4))
+        network = mlp(3, 2, (), rng=rng(4))
         x, y = torch.tensor(toy.X.to_numpy(), dtype=torch.float32), torch.tensor(toy.y)
         posterior = avcg.Laplace.fit(network, x, y, prior_precision=0.7)
 
@@ -340,7 +338,7 @@ class TestLaplace:
         torch.testing.assert_close(covariance, torch.linalg.inv(precision), atol=1e-5, rtol=1e-4)
 
     def test_the_diagonal_of_all_equals_the_diagonal_of_the_hessian_for_a_linear_model(self):
-        network = mlp(3, 2, (), generator=rng(4))
+        network = mlp(3, 2, (), rng=rng(4))
         x, y = rows(50, 3), (rows(50, seed=2) > 0).long()
         full = avcg.Laplace.fit(network, x, y, prior_precision=1.0)
         diagonal = avcg.Laplace.fit(network, x, y, prior_precision=1.0, parameters="all", structure="diag")
@@ -362,12 +360,12 @@ class TestLaplace:
         network = mlp(2, 2, ())
         x, y = rows(30, 2), (rows(30, seed=2) > 0).long()
         posterior = avcg.Laplace.fit(network, x, y)
-        drawn = posterior.sample(40_000, generator=rng())
+        drawn = posterior.sample(40_000, rng=rng())
         vectors = torch.cat([drawn.overrides["0.weight"].flatten(1), drawn.overrides["0.bias"]], dim=1)
         torch.testing.assert_close(torch.cov(vectors.T), posterior.factor.covariance(), atol=0.03, rtol=0.05)
 
     def test_the_prior_is_chosen_by_the_marginal_likelihood(self):
-        network = mlp(3, 2, (), generator=rng(4))
+        network = mlp(3, 2, (), rng=rng(4))
         x, y = rows(80, 3), (rows(80, seed=2) > 0).long()
         chosen = avcg.Laplace.fit(network, x, y)
         for factor in (0.5, 2.0):
@@ -398,7 +396,7 @@ class TestVariational:
     def test_swag_draws_around_the_mean_of_its_snapshots(self, toy_model):
         toy, model = toy_model
         posterior = avcg.SWAG.fit(model, toy.X, toy.y, n_snapshots=6)
-        drawn = posterior.sample(4000, generator=rng())
+        drawn = posterior.sample(4000, rng=rng())
         for name, value in posterior.mean.items():
             spread = drawn.overrides[name].std(dim=0).mean() + 1e-6
             assert (drawn.overrides[name].mean(dim=0) - value).abs().mean() < 0.1 * spread
@@ -437,11 +435,11 @@ class TestRashomon:
                 loss=loss,
                 reference="best",
                 n=30,
-                generator=rng(1),
+                rng=rng(1),
             )
             losses = (
                 avcg.MCDropout(model)
-                .sample(30, generator=rng(1))
+                .sample(30, rng=rng(1))
                 .losses(
                     model.space_.encode(validation.X), torch.tensor(np.searchsorted(model.classes_, validation.y)), loss
                 )
@@ -479,12 +477,12 @@ class TestSets:
         toy, model = toy_model
         members = avcg.retrains(model, toy.X, toy.y, n=5)
         assert len(members.sample(99)) == 5
-        assert len(members.sample(3, generator=rng())) == 3
+        assert len(members.sample(3, rng=rng())) == 3
 
     def test_what_is_set_aside_is_not_trained_on(self, toy_model):
         toy, model = toy_model
         members = avcg.retrains(model, toy.X, toy.y, n=6)
-        rest, apart = members.split(2, generator=rng())
+        rest, apart = members.split(2, rng=rng())
         assert (len(rest), len(apart)) == (4, 2)
         weights = torch.cat([part.predictors.overrides["0.weight"] for part in (rest, apart)])
         assert len(torch.unique(weights.flatten(1), dim=0)) == 6
@@ -494,10 +492,10 @@ class TestSets:
     def test_a_mixture_gives_each_its_share(self, toy_model):
         _, model = toy_model
         mixture = avcg.Mixture([avcg.MCDropout(model), avcg.PointMass(model)], [3, 1])
-        drawn = mixture.sample(8, generator=rng())
+        drawn = mixture.sample(8, rng=rng())
         assert len(drawn) == 7, "six masks, and the one point there is"
         torch.testing.assert_close(drawn.weights, torch.tensor([0.125] * 6 + [0.25]))
-        assert len(mixture.sample(1, generator=rng())) == 1
+        assert len(mixture.sample(1, rng=rng())) == 1
 
     def test_fast_and_general_paths_are_what_they_say(self):
         assert plan_of(mlp(3, 2, (4,), dropout=0.5)) is not None
@@ -701,7 +699,7 @@ class TestWhatReviewersFound:
             def forward(self, x):
                 return self.b(self.f(self.a(x)))
 
-        members = [Either(torch.relu), mlp(4, 2, (3,)), Either(torch.tanh), mlp(4, 2, (3,), generator=rng(7))]
+        members = [Either(torch.relu), mlp(4, 2, (3,)), Either(torch.tanh), mlp(4, 2, (3,), rng=rng(7))]
         x = rows(5, 4)
         found = avcg.DeepEnsemble(members).predictors.log_probs(x)
         for one, expected in zip(found, members, strict=True):  # and in the order given
@@ -710,7 +708,7 @@ class TestWhatReviewersFound:
     def test_an_ensemble_of_convolutions_with_batch_norm_is_one_stack(self):
         members = []
         for seed in (1, 2, 3):
-            body = cnn((1, 6, 6), 2, (3,), units=4, generator=rng(seed))
+            body = cnn((1, 6, 6), 2, (3,), units=4, rng=rng(seed))
             members.append(nn.Sequential(body[0], nn.BatchNorm2d(3), *list(body)[1:]).eval())
             members[-1][1].running_mean.add_(0.1 * seed)
         ensemble = avcg.DeepEnsemble(members)
@@ -732,7 +730,7 @@ class TestWhatReviewersFound:
         class HeadFirst(nn.Module):
             def __init__(self):
                 super().__init__()
-                self.head, self.body = mlp(2, 2, (), generator=rng(1)), mlp(4, 2, (), generator=rng(2))
+                self.head, self.body = mlp(2, 2, (), rng=rng(1)), mlp(4, 2, (), rng=rng(2))
 
             def forward(self, x):
                 return self.head(torch.tanh(self.body(x)))
@@ -756,7 +754,7 @@ class TestWhatReviewersFound:
         first = members.predictors.overrides["0.bias"]
         counts = np.zeros(3)
         for seed in range(300):
-            drawn = members.sample(1, generator=rng(seed))
+            drawn = members.sample(1, rng=rng(seed))
             counts += [torch.equal(drawn.overrides["0.bias"][0], bias) for bias in first]
             assert drawn.weights.tolist() == [1.0]
         assert counts[0] > 240

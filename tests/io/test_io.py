@@ -162,16 +162,16 @@ def income_rule(rows):
 def pictures():
     images = np.random.default_rng(0).integers(0, 256, (60, 6, 6), dtype=np.uint8)
     space = ImageSpace.fit(images, may_change=np.tri(6, dtype=bool))
-    nets = [cnn((1, 6, 6), 2, (2,), units=4, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    nets = [cnn((1, 6, 6), 2, (2,), units=4, rng=torch.Generator().manual_seed(i)) for i in range(4)]
     return AVCG(DeepEnsemble(nets, space), recipe=SHORT), images
 
 
 def several_architectures():
     space = network().space_
     width, rng = space.event_shape[0], torch.Generator().manual_seed(3)
-    normed = nn.Sequential(mlp(width, 4, (), generator=rng), nn.BatchNorm1d(4), nn.GELU(), mlp(4, 2, (), generator=rng))
-    members = [mlp(width, 2, (5,), generator=rng), mlp(width, 2, (4, 3), smooth=True, generator=rng), normed.double()]
-    return DeepEnsemble([members[0], members[1], mlp(width, 2, (5,), generator=rng), members[2]] * 2, space)
+    normed = nn.Sequential(mlp(width, 4, (), rng=rng), nn.BatchNorm1d(4), nn.GELU(), mlp(4, 2, (), rng=rng))
+    members = [mlp(width, 2, (5,), rng=rng), mlp(width, 2, (4, 3), smooth=True, rng=rng), normed.double()]
+    return DeepEnsemble([members[0], members[1], mlp(width, 2, (5,), rng=rng), members[2]] * 2, space)
 
 
 def calibrated():

@@ -92,7 +92,7 @@ class Stubborn(Generator):
     """
 
     def __init__(self, space, seen):
-        super().__init__(space, 2, n_latent=2, encoder=(4,), layers=(4,), generator=rng())
+        super().__init__(space, 2, n_latent=2, encoder=(4,), layers=(4,), rng=rng())
         self.seen = seen
 
     def forward(self, request, z):
@@ -182,7 +182,7 @@ def trained():
     found = {}
     for share in (0.0, SHORT.requests):
         generator = Generator(
-            problem.space, 2, n_latent=SHORT.n_latent, encoder=SHORT.encoder, layers=SHORT.layers, generator=rng()
+            problem.space, 2, n_latent=SHORT.n_latent, encoder=SHORT.encoder, layers=SHORT.layers, rng=rng()
         )
         problem.train(generator, replace(SHORT, requests=share))
         found[bool(share)] = generator.eval().requires_grad_(False)

@@ -57,7 +57,7 @@ class TestBound:
         space, frame = numbers(seed=seed)
         x = space.encode(frame)[:6].double()
         predictors = hypotheses(3, seed=seed)
-        generator = Generator(space, 2, decoder="latent", n_latent=1, generator=rng(seed)).double()
+        generator = Generator(space, 2, decoder="latent", n_latent=1, rng=rng(seed)).double()
         request = ask(space, x, torch.tensor([0, 1, 0, 1, 0, 1]))
         noise = even_noise(801)
         terms = objective(
@@ -101,7 +101,7 @@ class TestChainRules:
         self.space, frame = numbers()
         self.x = self.space.encode(frame)[:5].double()
         self.predictors = hypotheses(3)
-        self.generator = Generator(self.space, 2, decoder="full", n_latent=2, generator=rng()).double()
+        self.generator = Generator(self.space, 2, decoder="full", n_latent=2, rng=rng()).double()
         self.request = ask(self.space, self.x)
         self.noise = torch.randn(3, 5, 2, generator=rng(), dtype=torch.float64)
 
@@ -207,7 +207,7 @@ class TestAnswersInTraining:
         toy = toys.loans(n=80)
         self.space = TabularSpace.fit(toy.schema, toy.X)
         self.x = self.space.encode(toy.X)
-        self.generator = Generator(self.space, 2, n_latent=4, generator=rng(1))
+        self.generator = Generator(self.space, 2, n_latent=4, rng=rng(1))
         self.request = ask(self.space, self.x)
         self.draws = Draws.draw(self.generator, self.space, 3, self.x, rng(), hard=True)
         posterior = self.generator.posterior(self.request)
@@ -294,7 +294,7 @@ class TestGenerator:
 
     def test_the_same_seed_makes_the_same_networks(self):
         space, _ = numbers()
-        one, two, other = (Generator(space, 2, generator=rng(seed)) for seed in (3, 3, 4))
+        one, two, other = (Generator(space, 2, rng=rng(seed)) for seed in (3, 3, 4))
         assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
         assert not torch.equal(next(one.parameters()), next(other.parameters()))
 
@@ -348,11 +348,11 @@ class TestSteps:
         loans = toys.loans(n=200)
         space = TabularSpace.fit(loans.schema, loans.X)
         x = space.encode(loans.X)
-        network = mlp(x.shape[1], 2, (8,), dropout=0.2, generator=rng())
+        network = mlp(x.shape[1], 2, (8,), dropout=0.2, rng=rng())
         train = MCDropout(network) if drawn else FiniteSet(Stacked(network, draw_state(network, 4, rng())))
         losses = []
         for steady in (True, False):
-            generator = Generator(space, 2, decoder="latent", n_latent=3, encoder=(8,), layers=(8,), generator=rng())
+            generator = Generator(space, 2, decoder="latent", n_latent=3, encoder=(8,), layers=(8,), rng=rng())
             recipe = replace(Recipe.paper(), n_hypotheses=4, n_latents=2)
             deployed = DeployedModel(Stacked(network, {}), None)
             lesson = GeneratorLoss(generator, space, x, train, deployed, recipe, None, rng(1))
@@ -369,8 +369,8 @@ class TestSteps:
     def test_steps_that_are_not_alike_are_not_recorded(self, more):
         loans = toys.loans(n=50)
         space = TabularSpace.fit(loans.schema, loans.X)
-        x, network = space.encode(loans.X), mlp(space.event_shape[0], 2, (4,), generator=rng())
-        generator = Generator(space, 2, decoder="latent", n_latent=2, encoder=(4,), layers=(4,), generator=rng())
+        x, network = space.encode(loans.X), mlp(space.event_shape[0], 2, (4,), rng=rng())
+        generator = Generator(space, 2, decoder="latent", n_latent=2, encoder=(4,), layers=(4,), rng=rng())
         recipe, one = replace(Recipe.paper(), **more), Stacked(network, {})
         lesson = GeneratorLoss(generator, space, x, FiniteSet(one), DeployedModel(one, None), recipe, None, rng())
         assert lesson.steady is None

@@ -47,13 +47,13 @@ def context():
         x,
         y,
         2,
-        bank=MCDropout(MODEL).sample(15, generator=rng(1)),
+        bank=MCDropout(MODEL).sample(15, rng=rng(1)),
         rashomon={
-            0.05: MCDropout(MODEL).sample(7, generator=rng(2)),
-            0.5: MCDropout(MODEL).sample(20, generator=rng(3)),
+            0.05: MCDropout(MODEL).sample(7, rng=rng(2)),
+            0.5: MCDropout(MODEL).sample(20, rng=rng(3)),
         },
         surrogates=retrains(MODEL, TRAIN, LOANS.y, n=5, resampling="bootstrap", random_state=9).predictors,
-        autoencoders=ClassAutoencoders.fit(x, y, 2, training=Training(epochs=3, patience=None), generator=rng(4)),
+        autoencoders=ClassAutoencoders.fit(x, y, 2, training=Training(epochs=3, patience=None), rng=rng(4)),
         execution_noise=0.5 * torch.randn(6, x.shape[1], generator=rng(5)),
         input_noise=0.1 * torch.randn(3, len(X), x.shape[1], generator=rng(6)),
     )

@@ -758,15 +758,15 @@ class TestStudents:
         held = torch.stack([torch.randperm(96, generator=rng(9 + s))[:16] for s in range(4)])
         settings = Training(epochs=5, batch_size=32, patience=2)
         options = {"loss": distillation._cross_entropy, "own_targets": True}
-        together, _ = fit_stacked(network, x, said, rows, settings, generator=rng(9), start=start, held=held, **options)
+        together, _ = fit_stacked(network, x, said, rows, settings, rng=rng(9), start=start, held=held, **options)
         for s in range(4):
             part = slice(s, s + 1)
             mine = {name: value[part] for name, value in start.items()}
             alone, _ = fit_stacked(
-                network, x, said[part], rows[part], settings, generator=rng(9), start=mine, held=held[part], **options
+                network, x, said[part], rows[part], settings, rng=rng(9), start=mine, held=held[part], **options
             )
             shared, _ = fit_stacked(
-                network, x, said[s], rows[part], settings, generator=rng(9), start=mine, held=held[part],
+                network, x, said[s], rows[part], settings, rng=rng(9), start=mine, held=held[part],
                 loss=distillation._cross_entropy,
             )  # fmt: skip
             for name in alone:

@@ -37,7 +37,7 @@ class TestNetworks:
                 assert parameter.mean().abs() < 0.2 * bound
 
     def test_a_generator_means_the_same_weights(self):
-        one, same, other = (mlp(4, 2, generator=rng(seed)) for seed in (1, 1, 2))
+        one, same, other = (mlp(4, 2, rng=rng(seed)) for seed in (1, 1, 2))
         assert torch.equal(one[0].weight, same[0].weight)
         assert not torch.equal(one[0].weight, other[0].weight)
 
@@ -73,7 +73,7 @@ class TestTraining:
         target = torch.linspace(-1, 3, 64)
         history = train(
             [w], lambda b: (w - target[b]).square().mean(), 64,
-            Training(epochs=200, batch_size=16, learning_rate=0.05, patience=None), generator=rng(),
+            Training(epochs=200, batch_size=16, learning_rate=0.05, patience=None), rng=rng(),
         )  # fmt: skip
         assert w.item() == pytest.approx(1.0, abs=0.1)
         assert len(history) == 200
@@ -91,7 +91,7 @@ class TestTraining:
         seen = []
         train(
             [w], lambda batch: ((w - torch.tensor([3.0, 0.0])) ** 2).sum(), 4,
-            Training(epochs=15, batch_size=4, learning_rate=0.3, patience=None), generator=rng(), validate=validate,
+            Training(epochs=15, batch_size=4, learning_rate=0.3, patience=None), rng=rng(), validate=validate,
             on_epoch=seen.append,
         )  # fmt: skip
         best = torch.stack(scores).min(dim=0).values
@@ -105,9 +105,9 @@ class TestTraining:
         start = draw_state(network, 2, rng(3))
         start["0.weight"][1] *= 100
         settings, rows = Training(epochs=3, clip=0.1, patience=None), torch.arange(64).expand(2, -1)
-        together, _ = fit_stacked(network, x, y, rows, settings, generator=rng(), start=start)
+        together, _ = fit_stacked(network, x, y, rows, settings, rng=rng(), start=start)
         alone, _ = fit_stacked(
-            network, x, y, rows[:1], settings, generator=rng(), start={name: v[:1] for name, v in start.items()}
+            network, x, y, rows[:1], settings, rng=rng(), start={name: v[:1] for name, v in start.items()}
         )
         torch.testing.assert_close(together["0.weight"][0], alone["0.weight"][0], atol=1e-6, rtol=1e-5)
 
@@ -120,7 +120,7 @@ class TestTraining:
             values.append(w.item())
             return torch.tensor([next(scores)])
 
-        train([w], lambda b: (w - 5).square().sum(), 4, Training(epochs=4), generator=rng(), validate=validate)
+        train([w], lambda b: (w - 5).square().sum(), 4, Training(epochs=4), rng=rng(), validate=validate)
         assert w.item() == values[2]
 
     def test_divergence_is_an_error(self):
@@ -138,7 +138,7 @@ class TestTraining:
     def test_patience_runs_out(self):
         w = torch.tensor([0.0], requires_grad=True)
         history = train(
-            [w], lambda batch: (w - 5).square().sum(), 4, Training(epochs=50, patience=3), generator=rng(),
+            [w], lambda batch: (w - 5).square().sum(), 4, Training(epochs=50, patience=3), rng=rng(),
             validate=lambda: w.detach().abs(),
         )  # fmt: skip
         assert len(history) == 4, "one epoch that is best, then three that are not"
@@ -150,10 +150,10 @@ class TestTraining:
         start = draw_state(network, 4, rng(3))
         rows = torch.stack([torch.randperm(96, generator=rng(s)) for s in range(4)])
         settings = Training(epochs=5, batch_size=32, patience=None)
-        together, _ = fit_stacked(network, x, y, rows, settings, generator=rng(9), start=start)
+        together, _ = fit_stacked(network, x, y, rows, settings, rng=rng(9), start=start)
         for s in range(4):
             mine = {name: value[s : s + 1] for name, value in start.items()}
-            alone, _ = fit_stacked(network, x, y, rows[s : s + 1], settings, generator=rng(9), start=mine)
+            alone, _ = fit_stacked(network, x, y, rows[s : s + 1], settings, rng=rng(9), start=mine)
             for name in alone:
                 torch.testing.assert_close(together[name][s], alone[name][0], atol=1e-5, rtol=1e-4)
 
@@ -162,7 +162,7 @@ class TestTraining:
         network = mlp(5, 3, (8,))
         start = {name: value.detach().clone()[None] for name, value in network.named_parameters()}
         settings = Training(epochs=3, batch_size=16, learning_rate=1e-2, patience=None)
-        found, _ = fit_stacked(network, x, y, torch.arange(64)[None], settings, generator=rng(5), start=start)
+        found, _ = fit_stacked(network, x, y, torch.arange(64)[None], settings, rng=rng(5), start=start)
         optimizer, order = torch.optim.Adam(network.parameters(), lr=1e-2), rng(5)
         for _ in range(3):
             for batch in torch.randperm(64, generator=order).split(16):
@@ -177,7 +177,7 @@ class TestTraining:
         y = (x.mean(dim=(1, 2, 3)) > 0).long()
         network = cnn((1, 6, 6), 2, (4,), units=8, dropout=0.1)
         state, history = fit_stacked(
-            network, x, y, torch.arange(40).expand(3, -1), Training(epochs=30, learning_rate=1e-2), generator=rng(),
+            network, x, y, torch.arange(40).expand(3, -1), Training(epochs=30, learning_rate=1e-2), rng=rng(),
             held=torch.arange(40).expand(3, -1),
         )  # fmt: skip
         assert state["0.weight"].shape == (3, 4, 1, 3, 3)
