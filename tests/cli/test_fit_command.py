@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -10,11 +11,11 @@ import pytest
 from command_line import FIT, QUICK, people, run
 
 import avcg
+from avcg.cli import fit_run
 from avcg.cli.fit_run import FitConfig, read_config
-from avcg.explainers import avcg as amortized
 from avcg.io.artifact import about
-from avcg.method import distillation
-from avcg.models.training import Training
+from avcg.method.config import CalibrationConfig, DistillationConfig
+from avcg.method.recipe import Recipe
 from avcg.schema.features import Categorical, Continuous
 
 
@@ -198,11 +199,11 @@ class TestKeeping:
 
 @pytest.fixture
 def short_students(monkeypatch):
-    monkeypatch.setattr(distillation, "_FIRST", Training(epochs=3, batch_size=512, learning_rate=4e-3, patience=None))
-    monkeypatch.setattr(distillation, "_LATER", Training(epochs=1, batch_size=512, learning_rate=4e-3, patience=None))
-    monkeypatch.setattr(distillation, "_FEWEST_CROSSED", 500)
-    monkeypatch.setattr(amortized, "_ATTEMPTS", 100)
-    monkeypatch.setattr(amortized, "_REFINED_ROWS", 10)
+    students = DistillationConfig(
+        first_epochs=3, later_epochs=1, later_learning_rate=4e-3, attempts=100, crossed_rows=500
+    )
+    short = partial(Recipe, distillation=students, calibration=CalibrationConfig(refine_rows=10))
+    monkeypatch.setattr(fit_run, "Recipe", short)
 
 
 @pytest.fixture(scope="module")

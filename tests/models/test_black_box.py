@@ -3,6 +3,7 @@
 import pickle
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -40,13 +41,12 @@ from avcg import (
 )
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.errors import DataError, MissingExtraError, SettingError
-from avcg.explainers import amortized as answering
-from avcg.explainers import avcg as amortized
 from avcg.hypotheses import retrains as retraining
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method import distillation
+from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation
 from avcg.method.objective import target_log_probs
@@ -68,26 +68,21 @@ X = TOY.X.assign(
     housing=TOY.X["housing"].astype("category"), deposit=TOY.X["housing"].map({"own": 2, "rent": 1, "free": 0})
 )
 SCHEMA = Schema.infer(X).only_up("months").forbid("housing", "own", "rent").freeze("owns").link("housing", "deposit")
-SHORT = Recipe(steps=80, layers=(32, 32))
+# Students of small trees on a toy need a part of what others need.
+SHORT = Recipe(
+    steps=80,
+    layers=(32, 32),
+    search=SearchConfig(retry_neighbours=8, retry_margins=(0.0, 1.5)),
+    calibration=CalibrationConfig(
+        n_margins=3, min_rows=30, watched_rows=50, refine_rows=9, refine_levels=(-1.0, 0.0, 1.0, 2.0)
+    ),
+    distillation=DistillationConfig(
+        rounds=2, attempts=300, first_epochs=20, later_epochs=8, first_learning_rate=5e-3, later_learning_rate=2e-3,
+        batch_size=128, crossed_rows=500,
+    ),
+)  # fmt: skip
 TREE = DecisionTreeClassifier(max_depth=4, random_state=0).fit(NUMBERS, Y)
 TABLE_TREE = DecisionTreeClassifier(max_depth=4, random_state=0).fit(NUMBERS.to_numpy(), Y)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _short_lessons():
-    """Students of small trees on a toy need a part of what others need."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, epochs, rate in (("_FIRST", 20, 5e-3), ("_LATER", 8, 2e-3)):
-            short = Training(epochs=epochs, batch_size=128, learning_rate=rate, patience=None, schedule="one_cycle")
-            patch.setattr(distillation, name, short)
-        patch.setattr(distillation, "_FEWEST_CROSSED", 500)
-        small = {"_ROUNDS": 2, "_ATTEMPTS": 300, "_MARGINS": 3, "_HELD_LEAST": 30, "_WATCHED": 50}
-        levels = {"_REFINED_ROWS": 9, "_REFINED_LEVELS": (-1.0, 0.0, 1.0, 2.0)}
-        for name, value in {**small, **levels}.items():
-            patch.setattr(amortized, name, value)
-        patch.setattr(answering, "ROWS_TRIED", 8)
-        patch.setattr(answering, "HARDER", (0.0, 1.5))
-        yield
 
 
 def fitted(explainer, rows):
@@ -263,7 +258,7 @@ class TestEveryKindOfModel:
         both.subset(torch.tensor([1])).log_probs(one.space_.encode(NUMBERS.head(5)))
         assert (one.n_asked, two.n_asked) == (9, 14)
         assert both.boxes == OnDevice(Joined([both]), "cpu").boxes == {one, two}
-        fitted(AVCG(PointMass(one), recipe=Recipe(steps=20, layers=(8,))), NUMBERS).generate(
+        fitted(AVCG(PointMass(one), recipe=replace(SHORT, steps=20, layers=(8,))), NUMBERS).generate(
             NUMBERS.head(5), refine=True
         )
         assert one.n_asked + two.n_asked == sum(seen)
@@ -541,8 +536,8 @@ def test_a_model_that_fails_in_the_middle_leaves_the_explainer_as_it_was():
             raise ConnectionError("the line is dead")
         return income_rule(rows)
 
-    never = AVCG(PointMass(BlackBox(may_fail, NUMBERS)), recipe=Recipe(steps=20, layers=(8,)))
-    once = fitted(AVCG(PointMass(BlackBox(may_fail, NUMBERS)), recipe=Recipe(steps=20, layers=(8,))), NUMBERS)
+    never = AVCG(PointMass(BlackBox(may_fail, NUMBERS)), recipe=replace(SHORT, steps=20, layers=(8,)))
+    once = fitted(AVCG(PointMass(BlackBox(may_fail, NUMBERS)), recipe=replace(SHORT, steps=20, layers=(8,))), NUMBERS)
     before = once.generate(NUMBERS.head(9)).to_json()
     alive[0] = False
     for explainer in (never, once):
@@ -701,7 +696,7 @@ class TestStudents:
         x = models.space.encode(NUMBERS)
         rng = torch.Generator().manual_seed(seed)
         train, deployed = models.predictors.subset(torch.tensor([0, 1])), models.predictors.subset(torch.tensor([2]))
-        found = Distillation(deployed, train, x, models.space, rng)
+        found = Distillation(deployed, train, x, models.space, rng, SHORT.distillation)
         found.correct(models.space.cross(x, x.flip(0), rng), rng)
         return found, Joined([deployed, train]), x
 
@@ -725,7 +720,9 @@ class TestStudents:
             log_p = target_log_probs(found.students, points[None], target)
             return lower_log_odds(log_p, found.students.weights, 2.0)[0]
 
-        same, lean = found.leaner(Query(x, target, space, 1), answers, [margin])
+        query = Query(x.numpy(), target.numpy(), space.codes)
+        lean = found.leaner(query, answers.numpy(), margin.numpy()[None], rounds=60)
+        same, lean = torch.from_numpy(lean)
         assert torch.equal(same, answers)
         assert (space.distance(lean, x) <= space.distance(answers, x) + 1e-6).all()
         convinced = lowest(answers) >= margin
@@ -775,7 +772,7 @@ class TestStudents:
 
     def test_a_handful_of_rows(self):
         explainer = fitted(
-            AVCG(PointMass(BlackBox(TREE, NUMBERS)), recipe=Recipe(steps=5, layers=(8,))), NUMBERS.head(4)
+            AVCG(PointMass(BlackBox(TREE, NUMBERS)), recipe=replace(SHORT, steps=5, layers=(8,))), NUMBERS.head(4)
         )
         assert explainer.distillation_.report()["agreement"].notna().all()
 
@@ -875,7 +872,10 @@ class TestTreesFromEndToEnd:
         assert np.isfinite(gaps).all(axis=None)
 
     def test_the_same_seed_gives_the_same_bytes(self):
-        hypotheses, recipe = retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap"), Recipe(steps=20, layers=(16,))
+        hypotheses, recipe = (
+            retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap"),
+            replace(SHORT, steps=20, layers=(16,)),
+        )
         one, two, other = (
             fitted(AVCG(hypotheses, recipe=recipe, random_state=seed), NUMBERS).generate(NUMBERS.head(30))
             for seed in (1, 1, 2)
@@ -903,7 +903,9 @@ class TestTreesFromEndToEnd:
         assert set(explainer.generate(NUMBERS.head(40)).target) == {"high", "long", "low"}
 
     def test_learning_from_networks_again_forgets_the_students(self):
-        explainer = fitted(AVCG(PointMass(BlackBox(TREE, NUMBERS)), recipe=Recipe(steps=5, layers=(8,))), NUMBERS)
+        explainer = fitted(
+            AVCG(PointMass(BlackBox(TREE, NUMBERS)), recipe=replace(SHORT, steps=5, layers=(8,))), NUMBERS
+        )
         assert explainer.distillation_ is not None
         lines = retrains(LogisticRegression(), NUMBERS, Y, n=4, resampling="bootstrap")
         assert fitted(explainer.set_params(hypotheses=lines), NUMBERS).distillation_ is None
@@ -929,7 +931,7 @@ class TestTreesFromEndToEnd:
         assert ((TOY.points(delivered.frame) > 0) == (delivered.status == "ok")).all()
         assert (delivered.status == "ok").mean() > 0.8
         assert complaints(TOY.schema, TOY.X, denied, delivered.frame) == []
-        short = Recipe(steps=20, layers=(16,))
+        short = replace(SHORT, steps=20, layers=(16,))
         trees = retrains(TREE, NUMBERS, Y, n=4, resampling="bootstrap")
         explainer = fitted(AVCG(trees, model=BlackBox(income_rule, NUMBERS), recipe=short), NUMBERS)
         alone = explainer.generate(NUMBERS.head(20))
