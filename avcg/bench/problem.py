@@ -29,7 +29,7 @@ from avcg.models.autoencoders import ClassAutoencoders
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.models.training import Training
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import table_of
 
 # Streams of chance that must not meet: what methods draw, what judges draw.
 _METHODS, _JUDGES = 0, 100_000
@@ -179,8 +179,8 @@ class Problem:
 
     def _reread(self) -> Reread:
         """Codes to codes of the nearest proper row."""
-        space, reading = self.model.space_, self.reading
-        assert isinstance(space, TabularSpace)
+        space, reading = table_of(self.model.space_), self.reading
+        assert space is not None
         assert reading is not None
 
         def reread(x: Tensor) -> Tensor:

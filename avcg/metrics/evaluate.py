@@ -45,7 +45,7 @@ from avcg.models.autoencoders import ClassAutoencoders
 from avcg.space.base import Space
 from avcg.space.encoding import Encoding
 from avcg.space.frames import take_rows
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import table_of
 
 # From codes to the codes of what a proper row would be; see `avcg.metrics.numeric_view.NumericReading`.
 Reread = Callable[[Tensor], Tensor]
@@ -95,7 +95,8 @@ class Context:
     @property
     def encoding(self) -> Encoding | None:
         """Of a table; None for pictures."""
-        return self.space.encoding if isinstance(self.space, TabularSpace) else None
+        table = table_of(self.space)
+        return None if table is None else table.encoding
 
     @cached_property
     def deviations(self) -> Tensor:
@@ -195,9 +196,10 @@ def _reread(reread: Reread, answered: Answered) -> Answered:
 
 
 def _violations(space: Space, answers: Any, X: Any) -> Any:
-    if not isinstance(space, TabularSpace):
+    table = table_of(space)
+    if table is None:
         return np.nan
-    return space.violations(answers, X).sum(axis=1).astype(float)
+    return table.violations(answers, X).sum(axis=1).astype(float)
 
 
 def timings(explainer: Explainer, x: Tensor, wanted: Tensor) -> dict[str, Any]:

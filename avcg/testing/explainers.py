@@ -9,7 +9,7 @@ import torch
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
-from avcg.space.tabular import TabularSpace
+from avcg.space.tabular import table_of
 
 
 def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
@@ -58,8 +58,8 @@ def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataF
 
 
 def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
-    space = explainer.space_
-    assert isinstance(space, TabularSpace), "check_explainer is for tables"
+    space = table_of(explainer.space_)
+    assert space is not None, "check_explainer is for tables"
     assert not space.violations(answers.frame, X).any(), "a constraint of the schema is broken"
     free = np.flatnonzero(space.feasible.movable(space.encoding)[0])
     vary = np.zeros((len(X), len(space.schema)), bool)

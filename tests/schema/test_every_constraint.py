@@ -1,0 +1,89 @@
+"""Every verb of `Schema` keeps the contract: a new one is tested by being there, with an example below."""
+
+import inspect
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from avcg import Schema
+from avcg.testing import check_constraint
+
+X = pd.DataFrame(
+    {
+        "age": [20, 30, 40, 50, 37],
+        "pay": [1.0, 2.5, 3.0, 4.0, 2.0],
+        "job": ["clerk", "nurse", "smith", "clerk", "nurse"],
+        "level": [1, 2, 3, 1, 2],
+        "grade": pd.Categorical(["low", "mid", "high", "mid", "low"], ["low", "mid", "high"], ordered=True),
+    }
+)
+# By verb: functions from a schema of the rows above to that schema with the constraint.
+LIMITS = {
+    "freeze": [lambda s: s.freeze("age"), lambda s: s.freeze("job", "grade")],
+    "only_up": [lambda s: s.only_up("age", "grade")],
+    "only_down": [lambda s: s.only_down("pay"), lambda s: s.only_down("grade")],
+    "between": [lambda s: s.between("age", 25, 45), lambda s: s.between("pay", low=2)],
+    "allow": [lambda s: s.allow("job", ["nurse", "smith"])],
+    "forbid": [lambda s: s.forbid("job", "clerk", "smith").forbid("grade", "low", "high")],
+}
+# Of these `free` takes nothing back.
+OTHERS = {
+    "step": [lambda s: s.step("age", 5), lambda s: s.step("pay", 0.5)],
+    "allow_missing": [lambda s: s.allow_missing("pay", "job")],
+    "link": [lambda s: s.link("job", "level"), lambda s: s.link("level", "job")],
+    "cost": [lambda s: s.cost("age", per_unit=2, per_change=0.5), lambda s: s.cost("job", per_change=3)],
+    "at_most": [lambda s: s.at_most(2)],
+}
+EXAMPLES = LIMITS | OTHERS
+
+
+def verbs():
+    """Public methods of `Schema` that return a schema, but for `free`, which takes constraints back."""
+    methods = inspect.getmembers(Schema, inspect.isfunction)
+    returns = {name: inspect.get_annotations(method).get("return") for name, method in methods}
+    return [name for name, kind in returns.items() if kind == "Self" and name[0] != "_" and name != "free"]
+
+
+@pytest.mark.parametrize("verb", verbs())
+def test_it_keeps_the_contract(verb):
+    assert verb in EXAMPLES, (
+        f"Schema.{verb} has no example: add functions from a schema to one with the constraint, under {verb!r}, to"
+        " LIMITS if Schema.free takes it back, else to OTHERS"
+    )
+    for constrain in EXAMPLES[verb]:
+        check_constraint(constrain, Schema.infer(X), X, lifted=verb in LIMITS)
+
+
+def test_there_are_verbs():
+    assert set(verbs()) == set(EXAMPLES)
+
+
+def test_constraints_together():
+    def constrain(schema):
+        return schema.link("job", "level").only_up("age").forbid("job", "clerk", "smith").step("pay", 0.5)
+
+    with_limits = Schema.infer(X).between("pay", 0, 3.7).at_most(3)
+    with pytest.raises(AssertionError, match="free does not lift the constraint"):
+        check_constraint(constrain, with_limits, X)  # a part of it is a limit, and a part is not
+    check_constraint(lambda s: s.link("job", "level").step("pay", 0.5), with_limits, X, lifted=False)
+
+
+def test_a_constraint_that_says_nothing_is_found_out():
+    with pytest.raises(AssertionError, match="leaves the schema as it is"):
+        check_constraint(lambda schema: schema, Schema.infer(X), X)
+
+
+def test_a_projection_that_does_not_heed_it_is_found_out(monkeypatch):
+    """What people get is compared with an independent look at it."""
+    from avcg.space import project
+
+    inside = project.nearest_numbers
+
+    def careless(encoding, feasible, wanted, here):
+        return np.where(np.abs(wanted - 2.7) < 0.5, wanted, inside(encoding, feasible, wanted, here))
+
+    monkeypatch.setattr(project, "nearest_numbers", careless)
+    part = X[["pay", "job"]]
+    with pytest.raises(AssertionError):
+        check_constraint(lambda schema: schema.freeze("pay"), Schema.infer(part), part)
