@@ -21,6 +21,7 @@ from avcg.space.validation import check_names, refuse_categories, refuse_gaps, r
 
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any
+Column: TypeAlias = "pd.Series[Any] | nw.Series[Any]"
 
 # What pandas calls a column of objects that are all numbers, or gaps.
 _NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
@@ -155,17 +156,17 @@ def read_values(frame: Frame, schema: Schema) -> Values:
     Raises:
         DataError: If the rows do not fit the schema; the message names the column, how many rows, values and the fix.
     """
-    opened = open_frame(frame)
-    check_names(opened.columns, schema.names)
-    values = np.empty((opened.shape[0], len(schema.numeric)))
+    # pandas is read without an interface around it, which would cost more than a single row does.
+    columns = frame if isinstance(frame, pd.DataFrame) and len(frame) else open_frame(frame)
+    check_names(list(columns.columns), schema.names)
+    values = np.empty((columns.shape[0], len(schema.numeric)))
     for j, feature in enumerate(schema.numeric):
-        values[:, j] = numbers(opened[feature.name])
-        gaps = int(np.isnan(values[:, j]).sum())
-        if gaps and feature.missing == "error":
+        values[:, j] = numbers(columns[feature.name])
+        if feature.missing == "error" and (gaps := int(np.isnan(values[:, j]).sum())):
             refuse_gaps(feature.name, gaps)
-    choices = np.empty((opened.shape[0], len(schema.categorical)), np.intp)
+    choices = np.empty((columns.shape[0], len(schema.categorical)), np.intp)
     for j, choice in enumerate(schema.categorical):
-        choices[:, j] = category_positions(opened[choice.name], choice, gaps_allowed=choice.missing != "error")
+        choices[:, j] = category_positions(columns[choice.name], choice, gaps_allowed=choice.missing != "error")
     return Values(values, choices)
 
 
@@ -176,61 +177,67 @@ def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]
     return {f.name: (low, high) for f, low, high in zip(schema.numeric, lows, highs, strict=True)}
 
 
-def numbers(series: nw.Series[Any]) -> Floats:
+def numbers(column: Column) -> Floats:
     """A numeric column as float64, NaN where missing.
 
     Raises:
         DataError: If it holds anything but finite numbers and gaps.
     """
-    if series.dtype == nw.Boolean:
-        refuse_numbers(series.name, series.to_numpy().tolist())
-    native = series.to_native()
-    if series.dtype.is_numeric():
-        if isinstance(native, pd.Series):  # Arrow would refuse to round whole numbers beyond 2**53
-            values = native.to_numpy(np.float64, na_value=np.nan)
-        else:
-            values = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
+    native = column if isinstance(column, pd.Series) else column.to_native()
+    if isinstance(native, pd.Series) and native.dtype.kind in "iuf":
+        values = native.to_numpy(np.float64, na_value=np.nan)  # Arrow would refuse to round whole numbers beyond 2**53
     else:
-        found = series.to_numpy()
-        if pd.api.types.infer_dtype(found, skipna=True) not in _NUMBERS:
-            refuse_numbers(series.name, [value for value in found if not _is_number(value) and not pd.isna(value)])
-        values = pd.to_numeric(pd.Series(found)).to_numpy(np.float64, na_value=np.nan)
+        values = _other_numbers(nw.from_native(native, series_only=True))
     infinite = np.isinf(values)
     if infinite.any():
-        refuse_numbers(series.name, values[infinite].tolist())
+        refuse_numbers(str(column.name), values[infinite].tolist())
     return values
+
+
+def _other_numbers(series: nw.Series[Any]) -> Floats:
+    """Numbers of a column that is not one of pandas' numeric ones: of polars, decimals, or objects."""
+    if series.dtype == nw.Boolean:
+        refuse_numbers(series.name, series.to_numpy().tolist())
+    if series.dtype.is_numeric():
+        return series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
+    objects = series.to_numpy()
+    if pd.api.types.infer_dtype(objects, skipna=True) not in _NUMBERS:
+        refuse_numbers(series.name, [value for value in objects if not _is_number(value) and not pd.isna(value)])
+    return pd.to_numeric(pd.Series(objects)).to_numpy(np.float64, na_value=np.nan)
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
-def category_positions(series: nw.Series[Any], feature: Categorical, *, gaps_allowed: bool) -> Positions:
+def category_positions(column: Column, feature: Categorical, *, gaps_allowed: bool) -> Positions:
     """Where each value stands in the list of categories, one past the last where missing.
 
     Raises:
         DataError: If it holds a value that is no category, or a gap where gaps are refused.
     """
-    native = series.to_native()
-    found = native if isinstance(native, pd.Series) else pd.Series(series.to_numpy())
-    positions = pd.Index(feature.categories).get_indexer(pd.Index(found))
-    gaps = positions < 0
-    if gaps.any():
-        gaps &= found.isna().to_numpy()
-    strangers = (positions < 0) & ~gaps
+    distinct, which = _distinct(column if isinstance(column, pd.Series) else column.to_native())
+    place = {value: i for i, value in enumerate(feature.categories)}
+    positions = np.array([place.get(value, -1) for value in distinct.tolist()], np.intp)
+    strange = positions < 0
     boolean = isinstance(feature.categories[0], bool)
-    dtype = found.dtype.categories.dtype if isinstance(found.dtype, pd.CategoricalDtype) else found.dtype
-    if (
-        not strangers.any()
-        and boolean is not pd.api.types.is_bool_dtype(dtype)
-        and not (pd.api.types.is_object_dtype(dtype))
-    ):
-        strangers = ~gaps  # 0 and 1 equal no and yes, but are not what the schema says the column holds
+    if boolean is not (distinct.dtype.kind == "b") and distinct.dtype.kind != "O":
+        strange[:] = True  # 0 and 1 equal no and yes, but are not what the schema says the column holds
+    strangers = np.append(strange, False)[which]  # the last place is that of gaps
     if strangers.any():
-        refuse_categories(feature, int(strangers.sum()), found[strangers].head(1000).tolist())
-    if gaps.any() and not gaps_allowed:
-        refuse_gaps(feature.name, int(gaps.sum()))
-    return np.where(gaps, len(feature.categories), positions)
+        refuse_categories(feature, int(strangers.sum()), distinct[which[strangers][:1000]].tolist())
+    gaps = int((which < 0).sum())
+    if gaps and not gaps_allowed:
+        refuse_gaps(feature.name, gaps)
+    return np.append(positions, len(feature.categories))[which]
+
+
+def _distinct(native: Any) -> tuple[np.ndarray[Any, Any], Positions]:
+    """The different values of a column, and for each row which of them it has; -1 where it has none."""
+    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
+        return native.dtype.categories.to_numpy(), native.array.codes.astype(np.intp)
+    which, distinct = pd.factorize(native.to_numpy())
+    return distinct, which
 
 
 def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flags, toward: Floats) -> Frame:
@@ -246,13 +253,13 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
     Returns:
         A frame of the same type, with the same columns, dtypes and index.
     """
-    opened = open_frame(frame).clone()
-    columns = []
+    pandas = isinstance(frame, pd.DataFrame)
+    answers = frame.copy() if pandas else open_frame(frame)
     for j, feature in enumerate(encoding.schema.features):
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
-        series, i = opened[feature.name], encoding.place[j]
+        series, i = nw.from_native(answers[feature.name], series_only=True, pass_through=True), encoding.place[j]
         if isinstance(feature, Continuous):
             new = _fit_numbers(series, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
             if feature.step is not None and feature.decimals == 0:
@@ -264,8 +271,11 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         else:
             series = _with_categories(series, feature)
             new = _labels(feature)[values.choices[at, i]]
-        columns.append(_replace(series, at, new))
-    return (opened.with_columns(*columns) if columns else opened).to_native()
+        if pandas:
+            answers[feature.name] = _replaced(series.to_native(), at, new)
+        else:
+            answers = answers.with_columns(_scattered(series, at, new))
+    return answers if pandas else answers.to_native()
 
 
 def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
@@ -313,13 +323,20 @@ def _with_categories(series: nw.Series[Any], feature: Categorical) -> nw.Series[
     return series
 
 
-def _replace(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
-    """The column with some cells replaced, in its own dtype."""
-    native = series.to_native()
-    if isinstance(native, pd.Series):
-        column = native.copy()
-        column.iloc[at] = new
-        return nw.from_native(column, series_only=True)
+def _replaced(column: pd.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> pd.Series[Any]:
+    """A column of pandas with some cells replaced, in its own dtype."""
+    cells = column.array.copy()
+    if isinstance(column.dtype, pd.CategoricalDtype):  # by codes: by labels, pandas would index its categories anew
+        labels, which = np.unique(new, return_inverse=True)
+        codes = cells.codes.copy()
+        codes[at] = np.array([column.dtype.categories.tolist().index(label) for label in labels.tolist()])[which]
+        return pd.Series(pd.Categorical.from_codes(codes, dtype=column.dtype), index=column.index, name=column.name)
+    cells[at] = new
+    return pd.Series(cells, index=column.index, name=column.name, dtype=column.dtype, copy=False)
+
+
+def _scattered(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> nw.Series[Any]:
+    """The same for other frames."""
     cells = nw.new_series(series.name, new.tolist(), backend=series.implementation)
     if series.dtype == nw.Unknown:  # polars has no type for a column of nothing but nulls
         series = series.cast(cells.dtype)

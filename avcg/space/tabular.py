@@ -382,7 +382,7 @@ class TabularSpace:
         """Feasible codes (N, D) to answers beside their N factuals."""
         answers = self.decode(torch.from_numpy(x), rows, read)
         delivered = self.read(answers)
-        order = [self.schema.names.index(name) for name in frames.open_frame(rows).columns]
+        order = [self.schema.names.index(name) for name in rows.columns]
         return Delivery(
             answers=answers,
             received=self.encoding.encode(delivered),
