@@ -6,7 +6,7 @@ column order and every untouched cell stay the user's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import narwhals.stable.v2 as nw
@@ -159,15 +159,40 @@ def read_values(frame: Frame, schema: Schema) -> Values:
     # pandas is read without an interface around it, which would cost more than a single row does.
     columns = frame if isinstance(frame, pd.DataFrame) and len(frame) else open_frame(frame)
     check_names(list(columns.columns), schema.names)
-    values = np.empty((columns.shape[0], len(schema.numeric)))
-    for j, feature in enumerate(schema.numeric):
-        values[:, j] = numbers(columns[feature.name])
-        if feature.missing == "error" and (gaps := int(np.isnan(values[:, j]).sum())):
-            refuse_gaps(feature.name, gaps)
-    choices = np.empty((columns.shape[0], len(schema.categorical)), np.intp)
+    values = Values(
+        np.empty((columns.shape[0], len(schema.numeric))),
+        np.empty((columns.shape[0], len(schema.categorical)), np.intp),
+    )
+    _read_columns(columns, schema, schema.names, values)
+    return values
+
+
+def read_changed(frame: Frame, schema: Schema, factuals: Values, changed: Flags) -> Values:
+    """The exact values of answers, read off the frame wherever a cell of the column was replaced.
+
+    Args:
+        frame: From `write_values`; the other columns are copies of the factuals' own.
+        schema: What the columns are.
+        factuals: Their values.
+        changed: (N, features) the cells that were replaced.
+    """
+    values = Values(factuals.numbers.copy(), factuals.choices.copy())
+    written = [schema.names[j] for j in np.flatnonzero(changed.any(axis=0))]
+    _read_columns(frame if isinstance(frame, pd.DataFrame) else open_frame(frame), schema, written, values)
+    return values
+
+
+def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: Values) -> None:
+    """Read the columns named into their places."""
+    for j, number in enumerate(schema.numeric):
+        if number.name in names:
+            values.numbers[:, j] = numbers(columns[number.name])
+            if number.missing == "error" and (gaps := int(np.isnan(values.numbers[:, j]).sum())):
+                refuse_gaps(number.name, gaps)
     for j, choice in enumerate(schema.categorical):
-        choices[:, j] = category_positions(columns[choice.name], choice, gaps_allowed=choice.missing != "error")
-    return Values(values, choices)
+        if choice.name in names:
+            gaps_allowed = choice.missing != "error"
+            values.choices[:, j] = category_positions(columns[choice.name], choice, gaps_allowed=gaps_allowed)
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
@@ -235,7 +260,7 @@ def category_positions(column: Column, feature: Categorical, *, gaps_allowed: bo
 def _distinct(native: Any) -> tuple[np.ndarray[Any, Any], Positions]:
     """The different values of a column, and for each row which of them it has; -1 where it has none."""
     if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
-        return native.dtype.categories.to_numpy(), native.array.codes.astype(np.intp)
+        return native.dtype.categories.to_numpy(), np.asarray(native.cat.codes, np.intp)
     which, distinct = pd.factorize(native.to_numpy())
     return distinct, which
 
@@ -253,15 +278,14 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
     Returns:
         A frame of the same type, with the same columns, dtypes and index.
     """
-    pandas = isinstance(frame, pd.DataFrame)
-    answers = frame.copy() if pandas else open_frame(frame)
+    answers: Any = frame.copy() if isinstance(frame, pd.DataFrame) else open_frame(frame)
     for j, feature in enumerate(encoding.schema.features):
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
-        series, i = nw.from_native(answers[feature.name], series_only=True, pass_through=True), encoding.place[j]
+        column, i = answers[feature.name], encoding.place[j]
         if isinstance(feature, Continuous):
-            new = _fit_numbers(series, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
+            new = _fit_numbers(column, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
             if feature.step is not None and feature.decimals == 0:
                 # A narrow float column that would round a whole number keeps its own: the change is not made.
                 held = new == values.numbers[at, i]
@@ -269,13 +293,13 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
                 if not len(at):
                     continue
         else:
-            series = _with_categories(series, feature)
+            column = _with_categories(column, feature)
             new = _labels(feature)[values.choices[at, i]]
-        if pandas:
-            answers[feature.name] = _replaced(series.to_native(), at, new)
+        if isinstance(column, pd.Series):
+            answers[feature.name] = _replaced(column, at, new)
         else:
-            answers = answers.with_columns(_scattered(series, at, new))
-    return answers if pandas else answers.to_native()
+            answers = answers.with_columns(_scattered(column, at, new))
+    return answers if isinstance(answers, pd.DataFrame) else answers.to_native()
 
 
 def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
@@ -307,20 +331,20 @@ def _labels(feature: Categorical) -> np.ndarray[Any, Any]:
     return labels
 
 
-def _with_categories(series: nw.Series[Any], feature: Categorical) -> nw.Series[Any]:
+def _with_categories(column: Column, feature: Categorical) -> Column:
     """A column of a categorical dtype that has room for every category of the schema, in the schema's order."""
-    native = series.to_native()
-    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
-        known = native.dtype.categories.tolist()
+    if isinstance(column, pd.Series):
+        if isinstance(column.dtype, pd.CategoricalDtype):
+            known = column.dtype.categories.tolist()
+            if not set(feature.categories) <= set(known):
+                more = [value for value in known if value not in feature.categories]
+                return column.cat.set_categories([*feature.categories, *more])
+    elif isinstance(column.dtype, nw.Enum):
+        known = list(column.dtype.categories)
         if not set(feature.categories) <= set(known):
             more = [value for value in known if value not in feature.categories]
-            return nw.from_native(native.cat.set_categories([*feature.categories, *more]), series_only=True)
-    elif isinstance(series.dtype, nw.Enum):
-        known = list(series.dtype.categories)
-        if not set(feature.categories) <= set(known):
-            more = [value for value in known if value not in feature.categories]
-            return series.cast(nw.Enum([*map(str, feature.categories), *more]))
-    return series
+            return column.cast(nw.Enum([*map(str, feature.categories), *more]))
+    return column
 
 
 def _replaced(column: pd.Series[Any], at: Positions, new: np.ndarray[Any, Any]) -> pd.Series[Any]:
@@ -343,14 +367,27 @@ def _scattered(series: nw.Series[Any], at: Positions, new: np.ndarray[Any, Any])
     return series.scatter(at.tolist(), cells.cast(series.dtype))
 
 
-def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid: bool) -> np.ndarray[Any, Any]:
+def _number_dtype(column: Column) -> np.dtype[Any]:
+    """The dtype of numpy that holds the numbers of a column."""
+    if isinstance(column.dtype, np.dtype):
+        return column.dtype
+    dtype = nw.from_native(column, series_only=True, pass_through=True).dtype
+    name = str(dtype).lower()
+    if dtype == nw.Object:
+        return np.dtype(object)
+    if dtype.is_integer():
+        return np.dtype(name if name in np.sctypeDict else np.int64)  # polars has wider integers than numpy
+    return np.dtype(name if dtype.is_float() else np.float64)
+
+
+def _fit_numbers(column: Column, new: Floats, toward: Floats, *, on_grid: bool) -> np.ndarray[Any, Any]:
     """The numbers as the column can hold them."""
-    if series.dtype.is_integer():
-        return _fit_integers(series, new)
-    if series.dtype == nw.Object:
+    dtype = _number_dtype(column)
+    if dtype.kind in "iu":
+        return _fit_integers(str(column.name), dtype, new)
+    if dtype.kind == "O":
         whole = on_grid and bool((new == np.rint(new)).all())
         return np.array([int(value) if whole else value for value in new.tolist()], object)
-    dtype = np.dtype(str(series.dtype).lower() if series.dtype.is_float() else "float64")
     if dtype == np.float64:
         return new
     with np.errstate(over="ignore"):
@@ -362,24 +399,22 @@ def _fit_numbers(series: nw.Series[Any], new: Floats, toward: Floats, *, on_grid
     return np.where(over, np.nextafter(rounded, toward.astype(dtype)), rounded)
 
 
-def _fit_integers(series: nw.Series[Any], new: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    whole = np.rint(new)
+def _fit_integers(name: str, dtype: np.dtype[Any], new: Floats) -> np.ndarray[Any, Any]:
+    """The numbers as an integer column can hold them."""
+    whole, limits = np.rint(new), np.iinfo(dtype)
     if (whole != new).any():
         raise DataError(
-            f"Column {series.name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give"
-            f" the schema a step, schema.step({series.name!r}, 1), or convert the column with .astype(float)."
+            f"Column {name!r} holds whole numbers but its answers do not, e.g. {new[whole != new][0]!r}. Give the"
+            f" schema a step, schema.step({name!r}, 1), or convert the column with .astype(float)."
         )
-    name = str(series.dtype).lower()
-    bits = np.dtype(name if name in np.sctypeDict else np.int64)  # polars has wider integers than numpy
-    limits = np.iinfo(bits)
     # One more than the largest is a power of two, which float64 holds; the largest itself it may round up to that.
     outside = (whole < limits.min) | (whole >= float(limits.max + 1))
     if outside.any():
         raise DataError(
-            f"Column {series.name!r} is {bits}, which cannot hold the answer {whole[outside][0]:.0f}. Convert it to"
-            " a wider type, or narrow its range with between."
+            f"Column {name!r} is {dtype}, which cannot hold the answer {whole[outside][0]:.0f}. Convert it to a wider"
+            " type, or narrow its range with between."
         )
-    return whole.astype(bits)
+    return whole.astype(dtype)
 
 
 def take_rows(rows: Any, place: Any) -> Any:

@@ -127,7 +127,7 @@ class TabularSpace:
             return torch.from_numpy(self.encoding.encode_row(X)[None])
         return torch.from_numpy(self.encoding.encode(self.read(X)))
 
-    def decode(self, x: Tensor, like: Frame | None = None, values: Values | None = None) -> Frame:
+    def decode(self, x: Tensor, like: Frame | None = None) -> Frame:
         """Codes to rows.
 
         Args:
@@ -135,7 +135,6 @@ class TabularSpace:
             like: The B factuals. The result is a frame of the same kind, with their columns, dtypes and index, and
                 every cell that did not change is theirs, bit for bit; numbers are rounded within what the factual
                 may do. Without it, a pandas frame of its own.
-            values: Those of ``like``, where they were read before.
 
         Returns:
             A frame of B rows.
@@ -145,15 +144,21 @@ class TabularSpace:
             raise DataError(f"decode takes codes of shape (rows, {self.encoding.width}). Got {tuple(x.shape)} instead.")
         if like is None:
             return frames.new_frame(self.encoding, self.encoding.decode(codes))
-        here = self.read(like) if values is None else values
-        if len(here) != len(codes):
-            raise DataError(f"decode got {len(codes)} rows of codes and {len(here)} rows in 'like'. Give one for each.")
-        self._check_rows(len(here))
-        answers = restore(self.encoding, self.feasible, codes, here)
+        return self._write(codes, like, self.read(like))[0]
+
+    def _write(self, codes: Codes, like: Frame, factuals: Values) -> tuple[Frame, Flags]:
+        """Answers in a copy of their factuals' frame, and (B, features) which cells were replaced."""
+        if len(factuals) != len(codes):
+            raise DataError(
+                f"decode got {len(codes)} rows of codes and {len(factuals)} rows in 'like'. Give one for each."
+            )
+        self._check_rows(len(factuals))
+        answers = restore(self.encoding, self.feasible, codes, factuals)
         # Any allowed point does for a gap: a number in a narrower dtype is rounded toward it.
-        inside = np.where(np.isnan(here.numbers), np.add(*room(self.feasible, here.numbers)) / 2, here.numbers)
-        changed = changes(self.encoding, answers, here)
-        return frames.write_values(like, self.encoding, answers, changed, toward=inside)
+        middle = np.add(*room(self.feasible, factuals.numbers)) / 2
+        inside = np.where(np.isnan(factuals.numbers), middle, factuals.numbers)
+        changed = changes(self.encoding, answers, factuals)
+        return frames.write_values(like, self.encoding, answers, changed, toward=inside), changed
 
     @property
     def n_gates(self) -> int:
@@ -380,8 +385,8 @@ class TabularSpace:
 
     def deliver(self, x: Codes, rows: Frame, read: Values) -> Delivery:
         """Feasible codes (N, D) to answers beside their N factuals."""
-        answers = self.decode(torch.from_numpy(x), rows, read)
-        delivered = self.read(answers)
+        answers, replaced = self._write(x, rows, read)
+        delivered = frames.read_changed(answers, self.schema, read, replaced)
         order = [self.schema.names.index(name) for name in rows.columns]
         return Delivery(
             answers=answers,
