@@ -43,7 +43,7 @@ def from_models(
     >>> from avcg import toys
     >>> X, y = toys.loans(n=300).X[["income", "months"]], toys.loans(n=300).y
     >>> years = [LogisticRegression().fit(X[i::3], y[i::3]) for i in range(3)]
-    >>> len(given(years, X, in_force=years[-1]))
+    >>> len(from_models(years, X, deployed=years[-1]))
     3
     """
     if not models:

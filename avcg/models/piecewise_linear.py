@@ -22,8 +22,8 @@ class PiecewiseLinearEncoding(nn.Module):
     Attributes:
         n_outputs: D and one for each step.
 
-    >>> ramps = Ramps(torch.tensor([[0.0], [1.0], [2.0]]), [0], n_steps=2)
-    >>> ramps(torch.tensor([[1.5]])).tolist()
+    >>> encoding = PiecewiseLinearEncoding(torch.tensor([[0.0], [1.0], [2.0]]), [0], n_steps=2)
+    >>> encoding(torch.tensor([[1.5]])).tolist()
     [[1.5, 1.0, 0.5]]
     """
 

@@ -93,7 +93,7 @@ def explained(name="rows.parquet", *options):
 
 
 @pytest.fixture(scope="module")
-def check_int(folder):
+def whole(folder):
     """The answers that everybody should give."""
     return PartitionExplainer(folder / "art", WISH)(strangers())
 
@@ -211,7 +211,7 @@ class TestPartitions:
             explainer(strangers(5))
 
 
-def lock_change(name):
+def strangers_without(name):
     return strangers(5).drop_columns(name)
 
 
@@ -227,17 +227,17 @@ MISTAKES = [
         BatchOptions(target="maybe"),
         strangers,
         SettingError,
-        "The 'target' of BatchOptions 'maybe' is none of the outcomes",
+        "The 'target' of a query 'maybe' is none of the outcomes",
     ),
     (
         "art",
         BatchOptions(vary=["incom"]),
         strangers,
         SettingError,
-        "The 'vary' of BatchOptions names 'incom', which is no column",
+        "The 'vary' of a query names 'incom', which is no column",
     ),
     ("art", BatchOptions(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
-    ("art", BatchOptions(), lambda: lock_change("income"), DataError, "has no column 'income'"),
+    ("art", BatchOptions(), lambda: strangers_without("income"), DataError, "has no column 'income'"),
     (
         "art",
         BatchOptions(),
@@ -274,12 +274,12 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("settings", "says"),
         [
-            ({"n": 0}, "The 'n' of BatchOptions must be a whole number >= 1"),
-            ({"vary": "income"}, "The 'vary' of BatchOptions must be a list of columns"),
-            ({"min_prob": 1.5}, r"The 'min_prob' of BatchOptions must be in \(0, 1\)"),
-            ({"max_changes": 0}, "The 'max_changes' of BatchOptions"),
-            ({"seed": -1}, "The 'seed' of BatchOptions"),
-            ({"refine": 3}, "The 'refine' of BatchOptions"),
+            ({"n": 0}, "The 'n' of a query must be a whole number >= 1"),
+            ({"vary": "income"}, "The 'vary' of a query must be a list of columns"),
+            ({"min_prob": 1.5}, r"The 'min_prob' of a query must be in \(0, 1\)"),
+            ({"max_changes": 0}, "The 'max_changes' of a query"),
+            ({"seed": -1}, "The 'seed' of a query"),
+            ({"refine": 3}, "The 'refine' of a query"),
         ],
     )
     def test_wishes_that_cannot_be_meant(self, settings, says):
@@ -288,7 +288,7 @@ class TestMistakes:
 
     def test_an_artifact_that_does_not_say_what_is_wanted(self):
         avcg.load("art").save("bare")
-        with pytest.raises(SettingError, match=r"Name it with the 'target' of BatchOptions. There is: 'no', 'yes'"):
+        with pytest.raises(SettingError, match=r"Name it with the 'target' of a query. There is: 'no', 'yes'"):
             PartitionExplainer("bare")(strangers(3))
         assert PartitionExplainer("bare", BatchOptions(target="yes"))(strangers(30)).num_rows
 
@@ -409,11 +409,11 @@ class TestShards:
         twice = [many / "part-1.parquet", many / "more" / ".." / "part-1.parquet"]
         refused(DataError, "Two files of rows are called 'part-1.parquet'", rows=twice)
         refused(ArtifactError, "There is no folder 'nowhere'", artifact="nowhere")
-        refused(SettingError, "The 'target' of BatchOptions 'maybe'", options=BatchOptions(target="maybe"))
+        refused(SettingError, "The 'target' of a query 'maybe'", options=BatchOptions(target="maybe"))
         refused(SettingError, "Answers cannot go where the rows are", out=many / "out")
         refused(SettingError, "Answers cannot go where the rows are", rows=[many / "part-1.parquet"], out=many)
         refused(SettingError, "_SUCCESS is a file. Give the name of a folder", out=many / "_SUCCESS")
-        pq.write_table(lock_change("income"), many / "part-8.parquet")
+        pq.write_table(strangers_without("income"), many / "part-8.parquet")
         refused(DataError, "part-8.parquet has no column 'income'")
         (many / "part-8.parquet").write_bytes(b"PAR1 and no more")
         refused(DataError, "part-8.parquet is no parquet file that can be read")

@@ -99,7 +99,7 @@ class TestProtocols:
 
 
 @pytest.fixture(scope="module")
-def check_int(tmp_path_factory):
+def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     run(protocol(folder), folder / "out")
     return Store(folder / "out")

@@ -75,15 +75,15 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(arguments, says, tmp_path):
 def test_a_bug_shows_nobodys_facts(pretty):
     code = """
 import sys
-from avcg import cli
+from avcg.cli.main import app, main
 
-@cli.app.command()
+@app.command()
 def broken():
     facts = {"name": "Zyx" + "wvut"}
     raise RuntimeError(len(facts))
 
 sys.argv = ["avcg", "broken"]
-cli.main()
+main()
 """
     environment = {**os.environ, "TYPER_STANDARD_TRACEBACK": pretty}
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)

@@ -14,6 +14,7 @@ import pytest
 
 from avcg import Categorical, TabularSpace, datasets
 from avcg.datasets import fetch as files
+from avcg.datasets import published
 from avcg.errors import DataFileError, MissingExtraError
 
 COUNTS = {
@@ -65,7 +66,7 @@ def test_rows_and_classes(load, name):
 @pytest.mark.parametrize("name", datasets.names())
 def test_every_file_is_the_published_one(load, name):
     load(name)
-    for source in datasets._RECIPES[name].sources:
+    for source in published._RECIPES[name].sources:
         path = files.find(source, None)
         content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
         assert hashlib.sha256(content).hexdigest() == source.sha256
@@ -278,7 +279,7 @@ def test_idx_files_are_read_from_their_headers_on(tmp_path):
     def read(path):
         return gzip.compress(header["images-idx3"] + pixels if "images" in path else header["labels-idx1"] + b"\x07")
 
-    images, labels, _, _ = datasets._mnist(read)
+    images, labels, _, _ = published._mnist(read)
     assert images.shape == (2, 28, 28)
     assert images[1].tobytes() == pixels
     assert labels.tolist() == [7, 7]

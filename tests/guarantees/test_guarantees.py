@@ -122,7 +122,9 @@ def test_a_certificate_counts_what_it_sees():
     np.testing.assert_allclose(found.variance, [0.01, 0.04], atol=1e-6)
     np.testing.assert_allclose(found.markov, [0.6, 0.0], atol=1e-6)
     strict = certify(hypotheses, torch.zeros(2, 3), torch.tensor([0, 1]), threshold=0.8)
-    assert strict.agreeing.tolist() == [1, 0]
+    assert strict.agreeing.tolist() == [2, 0]
+    lenient = certify(hypotheses, torch.zeros(2, 3), torch.tensor([0, 1]), threshold=0.25)
+    assert lenient.agreeing.tolist() == [1, 1]
     frame = found.to_frame(index=["a", "b"])
     assert frame.loc["a", "lower_bound"] == pytest.approx(0.05**0.5)
     assert "independent draws" in found.ASSUMPTION

@@ -169,23 +169,24 @@ class TestSameAsTheExplainer:
         assert [[o.row for o in row.options] for row in together] == [[o.row for o in row.options] for row in alone]
 
 
+@pytest.fixture(scope="module")
+def adult(tmp_path_factory):
+    if not datasets.available("adult"):
+        pytest.skip("the files of adult are not at hand; set AVCG_DATA to their directory")
+    train, _, test = datasets.load("adult", download=False).split(seed=0)
+    train = train.take(np.random.default_rng(0).permutation(len(train.X))[:6000])
+    model = Classifier(epochs=10, schema=train.schema, random_state=0).fit(train.X, train.y)
+    members = retrains(model, train.X, train.y, n=10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        explainer = AVCG(members, recipe=Recipe(steps=600), survival=0.9).fit(train.X)
+    path = tmp_path_factory.mktemp("adult") / "recourse"
+    explainer.save(path, graphs=True)
+    return load(path), path, test.X.head(2000).reset_index(drop=True)
+
+
 @pytest.mark.slow
 class TestSameOnAdult:
-    @pytest.fixture(scope="class")
-    def adult(self, tmp_path_factory):
-        if not datasets.available("adult"):
-            pytest.skip("the files of adult are not at hand; set AVCG_DATA to their directory")
-        train, _, test = datasets.load("adult", download=False).split(seed=0)
-        train = train.take(np.random.default_rng(0).permutation(len(train.X))[:6000])
-        model = Classifier(epochs=10, schema=train.schema, random_state=0).fit(train.X, train.y)
-        members = retrains(model, train.X, train.y, n=10)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            explainer = AVCG(members, recipe=Recipe(steps=600), survival=0.9).fit(train.X)
-        path = tmp_path_factory.mktemp("adult") / "recourse"
-        explainer.save(path, graphs=True)
-        return load(path), path, test.X.head(2000).reset_index(drop=True)
-
     @pytest.mark.parametrize("n", [1, 3])
     def test_two_thousand_rows_with_requests_of_their_own(self, adult, n):
         explainer, path, rows = adult
