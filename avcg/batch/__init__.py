@@ -1,7 +1,7 @@
-"""A stored explainer over more rows than one process should answer.
+"""Answers to tables with millions of rows.
 
-One function of a partition, Arrow in and Arrow out, and thin adapters over it: a folder of parquet files under joblib,
-Ray Data, Spark. Rows are cut up, handed out and tried again by those engines.
+`PartitionExplainer` is a function of a partition, Arrow in and Arrow out. `explain_shards` (a folder of parquet files,
+with joblib), `explain_ray` and `explain_spark` apply it; partitioning, scheduling and retries are left to those engines.
 """
 
 from importlib import import_module
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["BatchOptions", "PartitionExplainer", "Totals", "explain_ray", "explain_shards", "explain_spark"]
 
 # Imported on first use: the service reads rows with `readers` and `chunks`, and starts without torch.
-_HOME = {
+_MODULES = {
     "BatchOptions": "answerer",
     "PartitionExplainer": "partition",
     "Totals": "answerer",
@@ -27,6 +27,6 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'avcg.batch' has no attribute {name!r}")
-    return getattr(import_module(f"avcg.batch.{_HOME[name]}"), name)
+    return getattr(import_module(f"avcg.batch.{_MODULES[name]}"), name)

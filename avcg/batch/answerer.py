@@ -1,4 +1,4 @@
-"""What is asked of every row, and a stored explainer that answers tables piece by piece."""
+"""A stored explainer that answers tables chunk by chunk, and the options it does so with."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from threadpoolctl import threadpool_limits
 
-from avcg.batch.chunks import ArrowPiece, TextPiece, readings_of, typed
-from avcg.batch.columns import Answered
-from avcg.batch.parsing import check_columns, label_of
-from avcg.errors import ArtifactError, DataError, SettingError, check_int, did_you_mean, enumerate_some
+from avcg.batch.chunks import ArrowChunk, Chunk, cell_types_of, check_unique, read_frame
+from avcg.batch.columns import AnsweredRows
+from avcg.batch.parsing import check_columns, parse_label
+from avcg.errors import ArtifactError, DataError, SettingError, check_int, did_you_mean
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.artifact import about, load
@@ -26,20 +26,20 @@ from avcg.method.query import QueryOptions
 from avcg.space.encoding import Flags, Positions
 from avcg.space.tabular import TabularSpace, table_of
 
-# Rows answered together at most, and what their number is a multiple of: the last digits of a probability depend on
-# how many there are where these do not fill a product's tiles, and answers must depend neither on how much of a file is
-# read at a time nor on how a table is cut into partitions.
-TOGETHER, TILE = 4096, 64
+# Rows are answered in groups of at most MAX_GROUP_ROWS, padded to a multiple of GROUP_MULTIPLE. The last digits of a
+# probability depend on the number of rows unless it fills the tiles of a matrix product, and answers must depend neither
+# on how much of a file is read at a time nor on how a table is partitioned.
+MAX_GROUP_ROWS, GROUP_MULTIPLE = 4096, 64
 
 
 @dataclass(frozen=True)
 class BatchOptions(QueryOptions):
-    """What is asked of every row of a table.
+    """Options of a query over a whole table.
 
     Attributes:
-        target: The outcome wanted; None: the one that the artifact was fitted for.
-        only_denied: Whether rows that have the outcome already are left out.
-        seed: Seed of the latents that are tried; None: as trained.
+        target: The outcome wanted; None: the one that the explainer was fitted for.
+        only_denied: Whether rows that have the outcome already are left out of the answers.
+        seed: Seed of the latent noise that is tried; None: the one used in training.
 
     >>> BatchOptions(target="yes", n=2, vary=["income", "months"]).vary
     ('income', 'months')
@@ -65,192 +65,197 @@ class BatchOptions(QueryOptions):
 
 @dataclass
 class Totals:
-    """What has been done.
+    """Counts of rows and answers.
 
     Attributes:
-        rows: Read.
-        left_out: Of these, rows that have the outcome already.
-        statuses: Answers by their status.
+        rows: Number of rows read.
+        left_out: Number of these that were not answered, since they have the outcome already.
+        statuses: Number of answers by status.
     """
 
     rows: int = 0
     left_out: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
 
-    def count(self, piece: TextPiece | ArrowPiece, blocks: Sequence[Answered]) -> None:
-        """One more piece, and the answers to it."""
-        self.rows += len(piece)
-        self.left_out += len(piece) - sum(len(block.places) for block in blocks)
+    def count(self, chunk: Chunk, blocks: Sequence[AnsweredRows]) -> None:
+        """Add a chunk and its answers."""
+        self.rows += len(chunk)
+        self.left_out += len(chunk) - sum(len(block.positions) for block in blocks)
         for block in blocks:
-            self.statuses.update(block.found.statuses.tolist())
+            self.statuses.update(block.answers.statuses.tolist())
 
     def add(self, other: Totals) -> None:
-        """What was done elsewhere."""
+        """Add the counts of another part of the work."""
         self.rows += other.rows
         self.left_out += other.left_out
         self.statuses += other.statuses
 
-    def noted(self) -> dict[str, Any]:
-        """As plain values."""
+    def to_json(self) -> dict[str, Any]:
+        """The counts as values of JSON."""
         return {"rows": self.rows, "left_out": self.left_out, "statuses": dict(sorted(self.statuses.items()))}
 
 
 @dataclass(frozen=True, eq=False)
 class StoredExplainer:
-    """A stored explainer of tables.
+    """A stored explainer of tables, loaded into memory.
 
     Attributes:
-        explainer: Fitted.
-        space: What it answers in.
-        noted: When it was stored.
+        explainer: The fitted explainer.
+        space: The space that it answers in.
+        notes: The notes that were saved with it, such as the outcome that it was fitted for.
     """
 
     explainer: AVCG
     space: TabularSpace
-    noted: Mapping[str, Any]
+    notes: Mapping[str, Any]
 
 
-def digest_of(path: str) -> str:
-    """What tells an artifact from any other.
+def artifact_digest(path: str) -> str:
+    """The checksum of a stored explainer, which identifies its content.
+
+    Args:
+        path: Folder of the explainer.
 
     Raises:
-        ArtifactError: If there is none.
+        ArtifactError: If there is no stored explainer in the folder.
     """
     return str(read_manifest(path, FORMAT, VERSION)["sha256"])
 
 
 @lru_cache(maxsize=1)
-def opened(path: str, digest: str) -> StoredExplainer:
-    """An artifact, read once in a process.
+def load_cached(path: str, digest: str) -> StoredExplainer:
+    """Load a stored explainer; repeated calls in one process read it once.
 
     Args:
-        path: Where it lies.
-        digest: Which one it is: answers of two must never be mixed.
+        path: Folder of the explainer.
+        digest: Its checksum. Answers of two explainers must never be mixed, so another content is refused.
 
     Raises:
-        ArtifactError: If it cannot be opened, or is another.
-        SettingError: If it is about images.
+        ArtifactError: If it cannot be loaded, or its content has another checksum.
+        SettingError: If it is an explainer of images.
     """
-    explainer, noted = load(path), about(path)
-    if digest_of(path) != digest:
+    explainer, notes = load(path), about(path)
+    if artifact_digest(path) != digest:
         raise ArtifactError(f"{path} was replaced by another while rows were answered. Answer all of them again.")
     table = table_of(explainer.space_)
     if table is None:
-        raise SettingError(f"{path} is about images, and only tables are answered here. Use it from Python.")
-    return StoredExplainer(explainer, table, noted)
+        raise SettingError(f"{path} is an explainer of images, and only tables are answered here. Use it from Python.")
+    return StoredExplainer(explainer, table, notes)
 
 
 class Answerer:
-    """A stored explainer that answers pieces of tables.
+    """A stored explainer that answers chunks of a table.
 
     Args:
         artifact: The explainer.
-        options: What is asked of every row.
+        options: Options that apply to every row.
 
     Attributes:
-        target: The outcome wanted.
-        readings: How each column is read.
+        target: Label of the outcome wanted.
+        cell_types: Type in which each column is read.
 
     Raises:
-        AvcgError: If what is asked cannot be meant.
+        AvcgError: If the options do not fit the explainer.
     """
 
     def __init__(self, artifact: StoredExplainer, options: BatchOptions) -> None:
         self._explainer, self._space, self._options = artifact.explainer, artifact.space, options
         if options.seed is not None:
-            self._explainer = copy.copy(artifact.explainer)  # which others use as well
+            self._explainer = copy.copy(artifact.explainer)  # the original is shared by the process
             self._explainer.random_state = options.seed
-        self.target = _target(self._explainer.classes_.tolist(), options, artifact.noted)
-        self.readings = readings_of(self._space.schema, artifact.noted.get("dtypes", {}))
+        self.target = _target_label(self._explainer.classes_.tolist(), options, artifact.notes)
+        self.cell_types = cell_types_of(self._space.schema, artifact.notes.get("dtypes", {}))
         check_columns("The 'vary' of a query", options.vary or (), self._space.schema.names)
-        self._space.restrict(options.vary, options.ranges, options.max_changes)  # whatever is wrong with it is said now
+        self._space.restrict(options.vary, options.ranges, options.max_changes)  # raises if they are invalid
 
     def check(self, columns: Sequence[str], name: str) -> None:
-        """Whether a table has every column, and none twice.
+        """Check that a table has every column of the schema, and no column twice.
 
         Args:
-            columns: Of the table.
-            name: What to call it.
+            columns: Names of the columns of the table.
+            name: Name of the table, for the error message.
 
         Raises:
-            DataError: With the first that is missing.
+            DataError: If a column is missing or repeated.
         """
-        twice = sorted(one for one, count in Counter(columns).items() if count > 1)
-        if twice:
-            raise DataError(f"{name} has column {enumerate_some(twice)} twice. Rename or drop one of them.")
-        for one in self._space.schema.names:
-            if one not in columns:
-                raise DataError(f"{name} has no column {one!r}. {did_you_mean(one, columns)}")
+        check_unique(columns, name)
+        for column in self._space.schema.names:
+            if column not in columns:
+                raise DataError(f"{name} has no column {column!r}. {did_you_mean(column, columns)}")
 
     def check_schema(self, schema: Any, name: str) -> None:
-        """The same of a schema of pyarrow, and whether all columns are of kinds that can be read.
+        """Check the columns of a table, and that their types can be read.
+
+        Args:
+            schema: Columns of the table, a `pyarrow.Schema`.
+            name: Name of the table, for the error message.
 
         Raises:
-            DataError: With the first that is not.
+            DataError: If a column is missing, repeated or of a type that cannot be read.
         """
         self.check(schema.names, name)
-        typed(ArrowPiece(0, schema.empty_table(), name), self._space.schema, self.readings)
+        read_frame(ArrowChunk(0, schema.empty_table(), name), self._space.schema, self.cell_types)
 
-    def answer(self, piece: TextPiece | ArrowPiece) -> list[Answered]:
-        """Answers to the rows of a piece, by one thread.
+    def answer(self, chunk: Chunk) -> list[AnsweredRows]:
+        """Answer the rows of a chunk in one thread.
 
         Raises:
-            DataError: If a row does not fit, with its place.
+            DataError: If a row does not fit the schema. The message says where it is.
         """
-        if not len(piece):
+        if not len(chunk):
             return []
-        rows = typed(piece, self._space.schema, self.readings)
-        # Sums in one order on every machine; and threads for so little work only wait for each other. Processes do not.
+        rows = read_frame(chunk, self._space.schema, self.cell_types)
+        # One thread sums in one order on every machine, and is not slower: products are small. Use more processes.
         with threadpool_limits(1):
-            codes = self._encoded(piece, rows)
-            places = self._denied(rows, codes) if self._options.only_denied else np.arange(len(rows))
+            codes = self._encode(chunk, rows)
+            positions = self._denied(rows, codes) if self._options.only_denied else np.arange(len(rows))
             return [
-                Answered(piece, group[:count], self._together(rows.iloc[group]).take(np.arange(count)))
-                for group, count in _groups(places)
+                AnsweredRows(chunk, group[:count], self._answer_group(rows.iloc[group]).take(np.arange(count)))
+                for group, count in _groups(positions)
             ]
 
-    def _encoded(self, piece: TextPiece | ArrowPiece, rows: pd.DataFrame) -> torch.Tensor:
+    def _encode(self, chunk: Chunk, rows: pd.DataFrame) -> torch.Tensor:
         try:
             return self._space.encode(rows)
         except DataError as error:
-            _locate(self._space, piece, rows)
-            raise DataError(f"{piece.name}: {error}") from None
+            _raise_with_location(self._space, chunk, rows)
+            raise DataError(f"{chunk.name}: {error}") from None
 
-    def _together(self, rows: pd.DataFrame) -> Counterfactuals:
+    def _answer_group(self, rows: pd.DataFrame) -> Counterfactuals:
         return self._explainer.query(rows, self.target, self._options)
 
     def _denied(self, rows: pd.DataFrame, codes: torch.Tensor) -> Positions:
-        """Which rows do not have the outcome yet."""
+        """Positions of the rows that do not have the outcome yet."""
         target = self._explainer.classes_.tolist().index(self.target)
-        has_it: list[Flags] = []
+        valid: list[Flags] = []
         for group, count in _groups(np.arange(len(rows))):
             deployed = self._explainer.deployed_.bind_rows(rows.iloc[group])
-            found, wanted = deployed.probabilities(codes[group]), torch.full((len(group),), target)
-            has_it.append(np.asarray(deployed.valid(found, wanted, self._options.min_prob))[:count])
-        return np.flatnonzero(~np.concatenate(has_it))
+            probabilities, targets = deployed.probabilities(codes[group]), torch.full((len(group),), target)
+            valid.append(np.asarray(deployed.valid(probabilities, targets, self._options.min_prob))[:count])
+        return np.flatnonzero(~np.concatenate(valid))
 
 
-def _groups(places: Positions) -> Iterator[tuple[Positions, int]]:
-    """At most `TOGETHER` places a time, and how many are meant: the last is repeated until tiles are full."""
-    for at in range(0, len(places), TOGETHER):
-        some = places[at : at + TOGETHER]
-        yield np.pad(some, (0, -len(some) % TILE), mode="edge"), len(some)
+def _groups(positions: Positions) -> Iterator[tuple[Positions, int]]:
+    """Groups of positions, padded with their last one to `GROUP_MULTIPLE`, and the length of each before padding."""
+    for at in range(0, len(positions), MAX_GROUP_ROWS):
+        group = positions[at : at + MAX_GROUP_ROWS]
+        yield np.pad(group, (0, -len(group) % GROUP_MULTIPLE), mode="edge"), len(group)
 
 
-def _target(classes: list[Any], options: BatchOptions, noted: Mapping[str, Any]) -> Any:
+def _target_label(classes: list[Any], options: BatchOptions, notes: Mapping[str, Any]) -> Any:
     if options.target is not None:
         same = [label for label in classes if label == options.target]
-        return same[0] if same else label_of("The 'target' of a query", str(options.target), classes)
-    if "positive" not in noted:
+        return same[0] if same else parse_label("The 'target' of a query", str(options.target), classes)
+    if "positive" not in notes:
         raise SettingError(
-            "This artifact does not say which outcome is wanted. Name it with the 'target' of a query."
+            "This explainer was stored without the outcome that people want. Name it with the 'target' of a query."
             f" {did_you_mean('', classes)}"
         )
-    return noted["positive"]
+    return notes["positive"]
 
 
-def _locate(space: TabularSpace, piece: TextPiece | ArrowPiece, rows: pd.DataFrame) -> None:
-    """Say which row it was that could not be encoded: first about where, then exactly."""
+def _raise_with_location(space: TabularSpace, chunk: Chunk, rows: pd.DataFrame) -> None:
+    """Find the row that cannot be encoded, block by block and then row by row, and raise with its location."""
     size = max(1, int(len(rows) ** 0.5))
     for at in range(0, len(rows), size):
         try:
@@ -260,4 +265,4 @@ def _locate(space: TabularSpace, piece: TextPiece | ArrowPiece, rows: pd.DataFra
                 try:
                     space.encode(rows.iloc[[i]])
                 except DataError as error:
-                    raise DataError(f"{piece.where(i)}: {error}") from None
+                    raise DataError(f"{chunk.location(i)}: {error}") from None

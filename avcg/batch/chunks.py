@@ -1,81 +1,50 @@
-"""Pieces of tables as they lie in files, and their columns read as those of the training rows were.
+"""Consecutive rows of a CSV or parquet file, and their columns read in the types of the training rows.
 
-Of CSV every cell is kept as it was written, so that what an answer leaves alone can be handed back to the letter; of
-parquet the columns are kept in their own types.
+Cells of a CSV file are kept as they were written, so that an answer can return the ones it leaves alone unchanged.
+Columns of a parquet file keep their own types.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, Literal, NoReturn, Protocol, Self
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import pandas as pd
 
-from avcg.errors import DataError, MissingExtraError, did_you_mean
+from avcg.errors import DataError, MissingExtraError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema
 
-Reading = Literal["whole", "decimal", "flag", "text"]
-# What pandas reads as nothing, so that models trained on its frames see the same gaps.
-GAPS = frozenset(
+CellType = Literal["integer", "number", "boolean", "text"]
+# The texts that pandas reads as missing, so that models trained on its frames see the same missing values.
+MISSING_TEXTS = frozenset(
     "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
 )
-_FLAGS = {word: word.lower() == "true" for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
-_WHOLE = re.compile(r"\s*[+-]?\d+\s*")
-_WHOLE_RANGE = range(-(2**63), 2**63)
-_WANTED = {
-    "whole": "a whole number, as in the training rows",
-    "decimal": "a number",
-    "flag": "true or false",
+_BOOLEANS = {word: word.lower() == "true" for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
+_INTEGER = re.compile(r"\s*[+-]?\d+\s*")
+_INT64 = range(-(2**63), 2**63)
+_EXPECTED = {
+    "integer": "a whole number, as in the training rows",
+    "number": "a number",
+    "boolean": "true or false",
     "text": "a text",
 }
 
 
-class Chunk(Protocol):
-    """Some rows of a file, one after the other.
-
-    Attributes:
-        start: The position of the first of them in the file.
-    """
-
-    @property
-    def start(self) -> int:
-        """The position of the first row in the file."""
-
-    def __len__(self) -> int: ...
-
-    def part(self, start: int, stop: int) -> Self:
-        """Some of its rows."""
-
-    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:
-        """A column as values, None or NaN where there is nothing.
-
-        Args:
-            name: Of the column.
-            reading: What its cells are.
-            known: Values that it can have, so that a text such as NA or None is no gap where it is one of them.
-
-        Raises:
-            DataError: If a cell cannot be read so, with its place.
-        """
-
-    def where(self, i: int) -> str:
-        """How people find a row in the file."""
-
-
 @dataclass(frozen=True, eq=False)
-class TextPiece:
-    """Rows of a CSV file, every cell as it is written there.
+class TextChunk:
+    """Consecutive rows of a CSV file, with every cell as text.
 
     Attributes:
-        start: The position of the first row in the file.
-        cells: By column.
-        lines: On which each row begins.
-        name: Of the file.
+        start: Position of the first row in the file, counted from 0.
+        cells: Texts of each column, by column name.
+        lines: Line of the file on which each row begins, counted from 1.
+        name: Name of the file, for error messages.
     """
 
     start: int
@@ -86,34 +55,38 @@ class TextPiece:
     def __len__(self) -> int:
         return len(self.lines)
 
-    def part(self, start: int, stop: int) -> TextPiece:
-        """Some of its rows."""
-        cells = {name: texts[start:stop] for name, texts in self.cells.items()}
-        return TextPiece(self.start + start, cells, self.lines[start:stop], self.name)
-
-    def where(self, i: int) -> str:
-        """How people find a row in the file."""
+    def location(self, i: int) -> str:
+        """The file and line of a row, for error messages."""
         return f"{self.name}, line {self.lines[i]}"
 
-    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:
-        """A column as values; see `Piece.column`."""
-        read, gaps, values = _READERS[reading], GAPS.difference(known), []
+    def column(self, name: str, cell_type: CellType, categories: Collection[object] = ()) -> pd.Series[Any]:
+        """The values of a column, with None or NaN where a value is missing.
+
+        Args:
+            name: Name of the column.
+            cell_type: Type that its cells are read as.
+            categories: Values the column can have. A text such as NA or None is not missing if it is one of them.
+
+        Raises:
+            DataError: If a cell cannot be read as that type. The message says where it is.
+        """
+        parse, missing, values = _PARSERS[cell_type], MISSING_TEXTS.difference(categories), []
         for i, text in enumerate(self.cells[name]):
-            value = None if text in gaps else read(text)
-            if value is None and text not in gaps:
-                _refuse(self, i, name, reading, text)
+            value = None if text in missing else parse(text)
+            if value is None and text not in missing:
+                _raise_bad_cell(self, i, name, cell_type, text)
             values.append(value)
-        return _series(values, reading)
+        return _series(values, cell_type)
 
 
 @dataclass(frozen=True, eq=False)
-class ArrowPiece:
-    """Rows of a parquet file, every column of its own type.
+class ArrowChunk:
+    """Consecutive rows of a parquet file, with every column in its own type.
 
     Attributes:
-        start: The position of the first row in the file.
-        table: Of pyarrow.
-        name: Of the file.
+        start: Position of the first row in the file, counted from 0.
+        table: The rows, a `pyarrow.Table`.
+        name: Name of the file, for error messages.
     """
 
     start: int
@@ -123,74 +96,88 @@ class ArrowPiece:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def part(self, start: int, stop: int) -> ArrowPiece:
-        """Some of its rows."""
-        return ArrowPiece(self.start + start, self.table.slice(start, stop - start), self.name)
-
-    def where(self, i: int) -> str:
-        """How people find a row in the file."""
+    def location(self, i: int) -> str:
+        """The file and position of a row, for error messages."""
         return f"{self.name}, row {self.start + i} (the first is row 0)"
 
-    def column(self, name: str, reading: Reading, known: Collection[object] = ()) -> pd.Series[Any]:  # noqa: ARG002
-        """A column as values; see `Piece.column`. What is missing is told apart from texts by the file itself."""
-        found = plain_array(self.table.column(name))
-        kind, types = found.type, arrow().types
+    def column(self, name: str, cell_type: CellType, categories: Collection[object] = ()) -> pd.Series[Any]:  # noqa: ARG002
+        """The values of a column, as in `TextChunk.column`. The file itself says which values are missing."""
+        values = decoded_array(self.table.column(name))
+        kind, types = values.type, load_pyarrow().types
         if types.is_null(kind):
-            return _series([None] * len(self), reading)
-        if reading == "text" and types.is_integer(kind):  # numbers that are read as names
-            found, kind = found.cast(arrow().string()), arrow().string()
-        if reading in ("whole", "decimal") and types.is_decimal(kind):
-            found, kind = found.cast(arrow().float64()), arrow().float64()
-        numbers: tuple[Reading, ...] = ("whole", "decimal")
-        if _arrow_reading(kind) not in (numbers if reading in numbers else (reading,)):
+            return _series([None] * len(self), cell_type)
+        if cell_type == "text" and types.is_integer(kind):  # numbers that are names of categories
+            values, kind = values.cast(load_pyarrow().string()), load_pyarrow().string()
+        if cell_type in ("integer", "number") and types.is_decimal(kind):
+            values, kind = values.cast(load_pyarrow().float64()), load_pyarrow().float64()
+        numeric: tuple[CellType, ...] = ("integer", "number")
+        if _arrow_cell_type(kind) not in (numeric if cell_type in numeric else (cell_type,)):
             raise DataError(
-                f"{self.name}: column {name!r} is of type {kind}. It should hold {_WANTED[reading]} in every row."
+                f"{self.name}: column {name!r} is of type {kind}. It should hold {_EXPECTED[cell_type]} in every row."
             )
-        return found.to_pandas() if reading in numbers else _series(found.to_pylist(), reading)
+        return values.to_pandas() if cell_type in numeric else _series(values.to_pylist(), cell_type)
 
 
-def arrow() -> Any:
-    """The package pyarrow, with all that parquet files need.
+Chunk = TextChunk | ArrowChunk
+
+
+def load_pyarrow() -> Any:
+    """The package pyarrow, with its modules for parquet files and computation.
 
     Raises:
-        MissingExtraError: If it is not installed.
+        MissingExtraError: If pyarrow is not installed.
     """
     try:
-        for part in ("compute", "parquet"):
-            import_module(f"pyarrow.{part}")
+        for module in ("compute", "parquet"):
+            import_module(f"pyarrow.{module}")
         return import_module("pyarrow")
     except ImportError:
         raise MissingExtraError("pyarrow", "batch", "A parquet file") from None
 
 
-def plain_array(array: Any) -> Any:
-    """A column without a dictionary of its values, in one chunk."""
-    keyed = arrow().types.is_dictionary(array.type)
-    return (array.cast(array.type.value_type) if keyed else array).combine_chunks()
+def check_unique(names: Sequence[str], table: str) -> None:
+    """Refuse a table in which two columns have the same name.
+
+    Args:
+        names: Names of the columns.
+        table: Name of the table, for the error message.
+
+    Raises:
+        DataError: If a name is repeated.
+    """
+    repeated = sorted(name for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise DataError(f"{table} has column {enumerate_some(repeated)} twice. Rename or drop one of them.")
 
 
-def _arrow_reading(kind: Any) -> Reading | None:
-    types = arrow().types
+def decoded_array(column: Any) -> Any:
+    """A column of pyarrow as one array of plain values, without dictionary encoding."""
+    encoded = load_pyarrow().types.is_dictionary(column.type)
+    return (column.cast(column.type.value_type) if encoded else column).combine_chunks()
+
+
+def _arrow_cell_type(kind: Any) -> CellType | None:
+    types = load_pyarrow().types
     if types.is_boolean(kind):
-        return "flag"
+        return "boolean"
     if types.is_integer(kind):
-        return "whole"
+        return "integer"
     if types.is_floating(kind) or types.is_decimal(kind):
-        return "decimal"
+        return "number"
     return "text" if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind) else None
 
 
-def whole_number(text: str) -> int | None:
-    """The whole number that a text is, to the last digit; None where it is none, or no int64 holds it."""
-    number = _decimal(text)
+def parse_integer(text: str) -> int | None:
+    """The integer that a text stands for, exact to the last digit; None if it is not an integer or exceeds int64."""
+    number = _parse_number(text)
     if number is None or not number.is_integer():
         return None
-    value = int(text) if _WHOLE.fullmatch(text) else int(number)
-    return value if value in _WHOLE_RANGE else None
+    value = int(text) if _INTEGER.fullmatch(text) else int(number)
+    return value if value in _INT64 else None
 
 
-def _decimal(text: str) -> float | None:
-    """As Python reads it, without its underscores: they are in names, not in numbers."""
+def _parse_number(text: str) -> float | None:
+    """The finite float that a text stands for. Underscores, which Python allows in numbers, are not accepted."""
     try:
         value = float(text)
     except ValueError:
@@ -198,94 +185,101 @@ def _decimal(text: str) -> float | None:
     return value if "_" not in text and abs(value) != float("inf") else None
 
 
-_READERS: Mapping[Reading, Callable[[str], Any]] = {
-    "whole": whole_number,
-    "decimal": _decimal,
-    "flag": _FLAGS.get,
+_PARSERS: Mapping[CellType, Callable[[str], Any]] = {
+    "integer": parse_integer,
+    "number": _parse_number,
+    "boolean": _BOOLEANS.get,
     "text": str,
 }
 
 
-def _series(values: list[Any], reading: Reading) -> pd.Series[Any]:
-    """Values in the dtype that their reading has, with room for gaps where there are any."""
-    gaps = any(value is None for value in values)
-    if reading in ("whole", "decimal"):
-        exact = reading == "whole" and not gaps
+def _series(values: list[Any], cell_type: CellType) -> pd.Series[Any]:
+    """Values in the dtype of their cell type, or in one that can hold missing values where there are any."""
+    missing = any(value is None for value in values)
+    if cell_type in ("integer", "number"):
+        exact = cell_type == "integer" and not missing
         return pd.Series(
             [np.nan if value is None else value for value in values], dtype="int64" if exact else "float64"
         )
-    return pd.Series(values, dtype="bool" if reading == "flag" and not gaps else object)
+    return pd.Series(values, dtype="bool" if cell_type == "boolean" and not missing else object)
 
 
-def _refuse(piece: Chunk, i: int, name: str, reading: Reading, text: object) -> NoReturn:
-    raise DataError(f"{piece.where(i)}: column {name!r} should be {_WANTED[reading]}. Got {text!r}.")
+def _raise_bad_cell(chunk: Chunk, i: int, name: str, cell_type: CellType, value: object) -> NoReturn:
+    raise DataError(f"{chunk.location(i)}: column {name!r} should be {_EXPECTED[cell_type]}. Got {value!r}.")
 
 
-def inferred(piece: TextPiece | ArrowPiece, name: str) -> Reading | None:
-    """What a column is, by all of its cells; None where it is neither a number, a flag nor a text."""
-    if isinstance(piece, ArrowPiece):
-        kind = plain_array(piece.table.column(name)).type
-        return "text" if arrow().types.is_null(kind) else _arrow_reading(kind)
-    there = [text for text in piece.cells[name] if text not in GAPS]
-    # 1.0 is not written as a whole number, even where it is one.
-    tests: Mapping[Reading, Callable[[str], Any]] = {"flag": _FLAGS.get, "whole": _WHOLE.fullmatch, "decimal": _decimal}
-    fits = (name for name, test in tests.items() if there and all(test(text) is not None for text in there))
-    return next(fits, "text")
+def infer_cell_type(chunk: Chunk, name: str) -> CellType | None:
+    """The type that all cells of a column have; None for types such as dates, which cannot be learned from."""
+    if isinstance(chunk, ArrowChunk):
+        kind = decoded_array(chunk.table.column(name)).type
+        return "text" if load_pyarrow().types.is_null(kind) else _arrow_cell_type(kind)
+    texts = [text for text in chunk.cells[name] if text not in MISSING_TEXTS]
+    # A column that is written as 1.0 holds numbers, even if all of them are whole.
+    tests: Mapping[CellType, Callable[[str], Any]] = {
+        "boolean": _BOOLEANS.get, "integer": _INTEGER.fullmatch, "number": _parse_number,
+    }  # fmt: skip
+    matches = (kind for kind, test in tests.items() if texts and all(test(text) is not None for text in texts))
+    return next(matches, "text")
 
 
-def readings_of(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, Reading]:
-    """How each column of the schema is read.
+def cell_types_of(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, CellType]:
+    """The type in which each column of a schema is read.
 
     Args:
-        schema: What the columns are.
-        dtypes: Of the training rows, as far as they are known.
+        schema: Schema of the columns.
+        dtypes: Dtypes of the training rows by column name, as far as they were stored.
     """
-    return {feature.name: _reading(feature, dtypes.get(feature.name, "")) for feature in schema.features}
+    return {feature.name: _cell_type(feature, dtypes.get(feature.name, "")) for feature in schema.features}
 
 
-def _reading(feature: Feature, dtype: str) -> Reading:
+def _cell_type(feature: Feature, dtype: str) -> CellType:
     if not isinstance(feature, Categorical):
-        return "whole" if dtype.startswith(("int", "uint")) else "decimal"
+        return "integer" if dtype.startswith(("int", "uint")) else "number"
     if isinstance(feature.categories[0], bool):
-        return "flag"
+        return "boolean"
     if isinstance(feature.categories[0], str):
         return "text"
-    return "whole" if all(isinstance(value, int) for value in feature.categories) else "decimal"
+    return "integer" if all(isinstance(value, int) for value in feature.categories) else "number"
 
 
-def typed(piece: Chunk, schema: Schema, readings: Mapping[str, Reading]) -> pd.DataFrame:
-    """The columns of a schema as values, under the positions of the rows in the file.
+def read_frame(chunk: Chunk, schema: Schema, cell_types: Mapping[str, CellType]) -> pd.DataFrame:
+    """The columns of a schema as a frame, indexed by the positions of the rows in the file.
+
+    Args:
+        chunk: Rows to read.
+        schema: Schema of the columns; other columns are ignored.
+        cell_types: Type of each column, as `cell_types_of` gives them.
 
     Raises:
-        DataError: If a cell does not fit, with its place and the fix.
+        DataError: If a cell does not fit the schema. The message says where it is and what to do.
     """
-    index = pd.RangeIndex(piece.start, piece.start + len(piece))
+    index = pd.RangeIndex(chunk.start, chunk.start + len(chunk))
     columns = {}
     for feature in schema.features:
-        known = feature.categories if isinstance(feature, Categorical) else ()
-        column = piece.column(feature.name, readings[feature.name], known)
-        _check(piece, feature, column)
+        categories = feature.categories if isinstance(feature, Categorical) else ()
+        column = chunk.column(feature.name, cell_types[feature.name], categories)
+        _check(chunk, feature, column)
         columns[feature.name] = column.set_axis(index)
     return pd.DataFrame(columns)
 
 
-def _check(piece: Chunk, feature: Feature, column: pd.Series[Any]) -> None:
-    gaps = column.isna().to_numpy()
-    if feature.missing == "error" and gaps.any():
+def _check(chunk: Chunk, feature: Feature, column: pd.Series[Any]) -> None:
+    missing = column.isna().to_numpy()
+    if feature.missing == "error" and missing.any():
         raise DataError(
-            f"{piece.where(int(gaps.argmax()))}: column {feature.name!r} is empty, and no training row was empty there."
-            " Fill it, or leave the row out."
+            f"{chunk.location(int(missing.argmax()))}: column {feature.name!r} is empty, and no training row was empty"
+            " there. Fill it, or leave the row out."
         )
     if isinstance(feature, Categorical):
-        strange = ~gaps & ~column.isin(feature.categories).to_numpy()
-        if strange.any():
-            i = int(strange.argmax())
+        unseen = ~missing & ~column.isin(feature.categories).to_numpy()
+        if unseen.any():
+            i = int(unseen.argmax())
             value = column.iloc[i]
             raise DataError(
-                f"{piece.where(i)}: column {feature.name!r} is {value!r}, which no training row was."
+                f"{chunk.location(i)}: column {feature.name!r} is {value!r}, which is not among the training values."
                 f" {did_you_mean(value, feature.categories)}"
             )
     else:
         infinite = np.isinf(column.to_numpy(np.float64, na_value=np.nan))
         if infinite.any():
-            _refuse(piece, int(infinite.argmax()), feature.name, "decimal", float("inf"))
+            _raise_bad_cell(chunk, int(infinite.argmax()), feature.name, "number", float("inf"))

@@ -1,4 +1,4 @@
-"""Answers to some rows of a table: what was asked with only the changed cells replaced, and beside it how it went."""
+"""Tables of answers: the rows of a file with their changed cells replaced, and columns that describe each answer."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from avcg.batch.chunks import GAPS, ArrowPiece, Reading, TextPiece, arrow, plain_array, whole_number
+from avcg.batch.chunks import MISSING_TEXTS, ArrowChunk, CellType, Chunk, TextChunk
+from avcg.batch.chunks import decoded_array, load_pyarrow, parse_integer
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions
 from avcg.space.serialize import to_json
 
-# How an answer went, with the type that parquet gives it.
-OWN = {
+# Columns that describe an answer, with their types in parquet files.
+RESULT_COLUMNS = {
     "row": "int64",
     "answer": "int64",
     "status": "string",
@@ -29,134 +30,135 @@ OWN = {
     "n_models": "int64",
     "lower_bound": "float64",
 }
-_ARROW: Mapping[Reading, str] = {"whole": "int64", "decimal": "float64", "flag": "bool_", "text": "string"}
+_ARROW_TYPES: Mapping[CellType, str] = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
 @dataclass(frozen=True, eq=False)
-class Answered:
-    """Answers to some rows of a piece.
+class AnsweredRows:
+    """Answers to some rows of a chunk.
 
     Attributes:
-        piece: As it lies in the file.
-        places: (B,) which of its rows were asked.
-        found: Their answers.
+        chunk: Rows as they are in the file.
+        positions: (B,) positions in the chunk of the rows that were answered.
+        answers: Their answers.
     """
 
-    piece: TextPiece | ArrowPiece
-    places: Positions
-    found: Counterfactuals
+    chunk: Chunk
+    positions: Positions
+    answers: Counterfactuals
 
     @cached_property
-    def each(self) -> Positions:
-        """(N,) the row of the piece that each answer is for."""
-        return self.places.repeat(self.found.n)
+    def row_of_answer(self) -> Positions:
+        """(N,) position in the chunk of the row that each answer belongs to."""
+        return self.positions.repeat(self.answers.n)
 
     @property
     def names(self) -> list[str]:
-        """The columns of the file."""
-        return list(self.piece.cells if isinstance(self.piece, TextPiece) else self.piece.table.column_names)
+        """Names of the columns of the file."""
+        return list(self.chunk.cells if isinstance(self.chunk, TextChunk) else self.chunk.table.column_names)
 
-    def own(self) -> dict[str, list[Any]]:
-        """By the names of `OWN`, a value for each answer; None where there is no certificate."""
-        found, sure = self.found, self.found.certificate
-        count, total = found.n, len(found.statuses)
+    def results(self) -> dict[str, list[Any]]:
+        """Values of each of `RESULT_COLUMNS`, one for each answer; None where there is no certificate."""
+        answers, certificate = self.answers, self.answers.certificate
+        n, total = answers.n, len(answers.statuses)
         nothing = [None] * total
         return {
-            "row": (self.piece.start + self.each).tolist(),
-            "answer": list(range(count)) * len(found),
-            "status": found.statuses.tolist(),
-            "probability_before": found.probability_before.repeat(count).tolist(),
-            "probability": found.probability.tolist(),
-            "distance": found.distance.tolist(),
+            "row": (self.chunk.start + self.row_of_answer).tolist(),
+            "answer": list(range(n)) * len(answers),
+            "status": answers.statuses.tolist(),
+            "probability_before": answers.probability_before.repeat(n).tolist(),
+            "probability": answers.probability.tolist(),
+            "distance": answers.distance.tolist(),
             "n_changes": [len(changes) for changes in self.changes],
-            "changes": ["; ".join(_worded(*change) for change in changes.items()) for changes in self.changes],
-            "agreeing": nothing if sure is None else sure.agreeing.tolist(),
-            "n_models": nothing if sure is None else [sure.n] * total,
-            "lower_bound": nothing if sure is None else sure.lower_bound.tolist(),
+            "changes": ["; ".join(_change_text(*change) for change in changes.items()) for changes in self.changes],
+            "agreeing": nothing if certificate is None else certificate.agreeing.tolist(),
+            "n_models": nothing if certificate is None else [certificate.n] * total,
+            "lower_bound": nothing if certificate is None else certificate.lower_bound.tolist(),
         }
 
     @cached_property
     def changes(self) -> list[dict[str, tuple[Any, Any]]]:
-        """(N,) by column, what it was and what it becomes."""
-        assert self.found.changed is not None
-        result: list[dict[str, tuple[Any, Any]]] = [{} for _ in self.found.statuses]
-        for j, name in enumerate(self.found.factuals.columns):
-            at = np.flatnonzero(self.found.changed[:, j])
-            before = self.found.factuals[name].iloc[at // self.found.n].tolist()
-            after = self.found.answers[name].iloc[at].tolist()
+        """(N,) old and new value of each changed column, by column name."""
+        assert self.answers.changed is not None
+        result: list[dict[str, tuple[Any, Any]]] = [{} for _ in self.answers.statuses]
+        for j, name in enumerate(self.answers.factuals.columns):
+            at = np.flatnonzero(self.answers.changed[:, j])
+            before = self.answers.factuals[name].iloc[at // self.answers.n].tolist()
+            after = self.answers.answers[name].iloc[at].tolist()
             for i, old, new in zip(at, before, after, strict=True):
                 result[i][name] = to_json(old), to_json(new)
         return result
 
     def changed(self, name: str) -> Positions:
-        """(M,) which answers change a column."""
-        columns = list(self.found.factuals.columns)
-        if name not in columns or self.found.changed is None:
+        """(M,) positions of the answers that change a column."""
+        columns = list(self.answers.factuals.columns)
+        if name not in columns or self.answers.changed is None:
             return np.zeros(0, np.intp)
-        return np.flatnonzero(self.found.changed[:, columns.index(name)])
+        return np.flatnonzero(self.answers.changed[:, columns.index(name)])
 
     def texts(self) -> dict[str, list[str]]:
-        """By column of the file, every cell as a text; those that no answer changes as they were written."""
-        if isinstance(self.piece, ArrowPiece):
-            table = self.columns(None)
-            return {name: [written(value) for value in column.to_pylist()] for name, column in table.items()}
-        return {name: self._texts(name) for name in self.piece.cells}
+        """Every cell as a text, by column of the file. Cells that no answer changes are as they were written."""
+        if isinstance(self.chunk, ArrowChunk):
+            table = self.arrow_columns(None)
+            return {name: [cell_text(value) for value in column.to_pylist()] for name, column in table.items()}
+        return {name: self._texts(name) for name in self.chunk.cells}
 
     def _texts(self, name: str) -> list[str]:
         """(N,) the cells of a column of a CSV file."""
-        texts, at = self.carried(name), self.changed(name)
-        new = self.found.answers[name].iloc[at].tolist() if len(at) else []
+        texts, at = self.original_cells(name), self.changed(name)
+        new = self.answers.answers[name].iloc[at].tolist() if len(at) else []
         for i, value in zip(at, new, strict=True):
-            texts[i] = _like(texts[i], to_json(value))
+            texts[i] = _in_case_of(texts[i], to_json(value))
         return texts
 
-    def carried(self, name: str) -> list[Any]:
-        """(N,) the cells of a column that no answer knows."""
-        if isinstance(self.piece, TextPiece):
-            return [self.piece.cells[name][i] for i in self.each.tolist()]
-        return list(self._replaced(name).to_pylist())
+    def original_cells(self, name: str) -> list[Any]:
+        """(N,) the cells of a column as they are in the file, one for each answer."""
+        if isinstance(self.chunk, TextChunk):
+            return [self.chunk.cells[name][i] for i in self.row_of_answer.tolist()]
+        return list(self._arrow_column(name).to_pylist())
 
-    def columns(self, readings: Mapping[str, Reading] | None) -> dict[str, Any]:
-        """By column of the file, an array of pyarrow.
+    def arrow_columns(self, cell_types: Mapping[str, CellType] | None) -> dict[str, Any]:
+        """The columns of the file with changed cells replaced, as arrays of pyarrow.
 
         Args:
-            readings: Of the columns of a CSV file; all others are texts.
+            cell_types: Types of the columns of a CSV file that are not texts; None for a parquet file.
         """
-        if isinstance(self.piece, ArrowPiece):
-            return {name: self._replaced(name) for name in self.piece.table.column_names}
-        assert readings is not None
-        result = {}
+        if isinstance(self.chunk, ArrowChunk):
+            return {name: self._arrow_column(name) for name in self.chunk.table.column_names}
+        assert cell_types is not None
+        pa, result = load_pyarrow(), {}
         for name in self.names:
-            if name in readings:
-                values, kind = self.found.answers[name], getattr(arrow(), _ARROW[readings[name]])()
-                if readings[name] == "whole" and values.dtype.kind == "f":  # gaps made floats of them: read them again
-                    values = [None if text in GAPS else whole_number(text) for text in self._texts(name)]
-                result[name] = arrow().array(values, type=kind, from_pandas=True)
+            if name in cell_types:
+                values, kind = self.answers.answers[name], getattr(pa, _ARROW_TYPES[cell_types[name]])()
+                if cell_types[name] == "integer" and values.dtype.kind == "f":
+                    # Missing values made floats of the integers, which lose digits: parse the texts again.
+                    values = [None if text in MISSING_TEXTS else parse_integer(text) for text in self._texts(name)]
+                result[name] = pa.array(values, type=kind, from_pandas=True)
             else:
-                result[name] = arrow().array(self.carried(name), type=arrow().string())
+                result[name] = pa.array(self.original_cells(name), type=pa.string())
         return result
 
-    def _replaced(self, name: str) -> Any:
+    def _arrow_column(self, name: str) -> Any:
         """A column of a parquet file with the changed cells replaced."""
-        assert isinstance(self.piece, ArrowPiece)
-        pa, at = arrow(), self.changed(name)
-        whole = self.piece.table.column(name).take(pa.array(self.each))
+        assert isinstance(self.chunk, ArrowChunk)
+        pa, at = load_pyarrow(), self.changed(name)
+        column = self.chunk.table.column(name).take(pa.array(self.row_of_answer))
         if not len(at):
-            return whole.combine_chunks()
-        array, mask = plain_array(whole), np.zeros(len(whole), bool)
+            return column.combine_chunks()
+        array, mask = decoded_array(column), np.zeros(len(column), bool)
         mask[at] = True
         try:
-            cells = pa.array(self.found.answers[name].iloc[at].to_numpy()).cast(array.type)
+            cells = pa.array(self.answers.answers[name].iloc[at].to_numpy()).cast(array.type)
         except pa.ArrowException as error:
             raise DataError(
-                f"{self.piece.name}: column {name!r} is of type {array.type} and cannot hold its answers: {error}"
+                f"{self.chunk.name}: column {name!r} is of type {array.type} and cannot hold its answers: {error}"
             ) from None
         result = pa.compute.replace_with_mask(array, pa.array(mask), cells)
-        return result if result.type == whole.type else result.cast(whole.type)
+        return result if result.type == column.type else result.cast(column.type)
 
 
-def written(value: Any) -> str:
-    """A value as a CSV file holds it."""
+def cell_text(value: Any) -> str:
+    """A value as it is written in a CSV file."""
     if value is None:
         return ""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
@@ -164,83 +166,84 @@ def written(value: Any) -> str:
     return str(value)
 
 
-def _worded(name: str, change: tuple[Any, Any]) -> str:
-    before, after = ("missing" if value is None else written(value) for value in change)
+def _change_text(name: str, change: tuple[Any, Any]) -> str:
+    before, after = ("missing" if value is None else cell_text(value) for value in change)
     return f"{name}: {before} -> {after}"
 
 
-def _like(before: str, value: Any) -> str:
-    """A new cell in the manner of the one that it replaces: true beside true, TRUE beside TRUE."""
+def _in_case_of(before: str, value: Any) -> str:
+    """A new cell as text; booleans are in the case of the cell they replace (true, True or TRUE)."""
     if isinstance(value, bool):
         return str(value).lower() if before.islower() else str(value).upper() if before.isupper() else str(value)
-    return written(value)
+    return cell_text(value)
 
 
-def own_names(columns: Sequence[str], *, numbered: bool = True) -> dict[str, str]:
-    """What the columns of `OWN` are called beside others: by another name where one is taken.
+def result_names(columns: Sequence[str], *, with_row: bool = True) -> dict[str, str]:
+    """Names of the result columns in a table of answers, prefixed with ``avcg_`` where the name is taken.
 
-    Small and capital letters are taken for the same, as SQL does.
+    Names are compared without case, as SQL does.
 
     Args:
-        columns: The others.
-        numbered: Whether rows have a place in a file to be called by.
+        columns: Names of the other columns of the table.
+        with_row: Whether to include ``row``, the position of the row in its file.
 
-    >>> own_names(["Status"])["status"]
+    >>> result_names(["Status"])["status"]
     'avcg_status'
     """
     taken, names = {name.lower() for name in columns}, {}
-    for name in OWN:
+    for name in RESULT_COLUMNS:
         names[name] = name
         while names[name] in taken:
             names[name] = f"avcg_{names[name]}"
-    return names if numbered else {name: called for name, called in names.items() if name != "row"}
+    return names if with_row else {name: column for name, column in names.items() if name != "row"}
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """A table of answers: the columns of the rows in their own types, then those of `OWN`.
+    """Columns of a parquet file of answers: those of the rows in their own types, then the result columns.
 
     Attributes:
-        schema: Of pyarrow.
-        own: The columns of `OWN` that it has.
-        readings: Of columns that come from CSV.
+        schema: The columns, a `pyarrow.Schema`.
+        result_columns: The names in `RESULT_COLUMNS` that are included.
+        cell_types: Types of the columns that are not texts, if the rows come from a CSV file.
     """
 
     schema: Any
-    own: tuple[str, ...]
-    readings: Mapping[str, Reading] | None = None
+    result_columns: tuple[str, ...]
+    cell_types: Mapping[str, CellType] | None = None
 
     @classmethod
-    def of_arrow(cls, rows: Any, *, numbered: bool = True) -> Layout:
-        """Beside rows with a schema of pyarrow, which is kept with all that is noted in it.
+    def of_arrow(cls, rows: Any, *, with_row: bool = True) -> Layout:
+        """The layout of answers to rows that have a schema of pyarrow, whose metadata is kept.
 
         Args:
-            rows: Their schema.
-            numbered: Whether each has a place in a file to be called by.
+            rows: Schema of the rows.
+            with_row: Whether to include ``row``, the position of the row in its file.
         """
-        names = own_names(rows.names, numbered=numbered)
-        more = [arrow().field(called, getattr(arrow(), OWN[name])()) for name, called in names.items()]
-        return cls(arrow().schema([*rows, *more], metadata=rows.metadata), tuple(names))
+        pa, names = load_pyarrow(), result_names(rows.names, with_row=with_row)
+        fields = [pa.field(column, getattr(pa, RESULT_COLUMNS[name])()) for name, column in names.items()]
+        return cls(pa.schema([*rows, *fields], metadata=rows.metadata), tuple(names))
 
     @classmethod
-    def of_texts(cls, columns: Sequence[str], readings: Mapping[str, Reading]) -> Layout:
-        """Beside rows of a CSV file.
+    def of_texts(cls, columns: Sequence[str], cell_types: Mapping[str, CellType]) -> Layout:
+        """The layout of answers to rows of a CSV file.
 
         Args:
-            columns: Of the file.
-            readings: Of those that are more than texts.
+            columns: Names of the columns of the file.
+            cell_types: Types of the columns that are not texts, by column name.
         """
-        kinds = {name: _ARROW[readings[name]] if name in readings else "string" for name in columns}
-        rows = arrow().schema([(name, getattr(arrow(), kind)()) for name, kind in kinds.items()])
-        return replace(cls.of_arrow(rows), readings=readings)
+        pa = load_pyarrow()
+        types = {name: _ARROW_TYPES[cell_types[name]] if name in cell_types else "string" for name in columns}
+        rows = pa.schema([(name, getattr(pa, kind)()) for name, kind in types.items()])
+        return replace(cls.of_arrow(rows), cell_types=cell_types)
 
-    def table(self, blocks: Sequence[Answered]) -> Any:
-        """Answers as a table of pyarrow."""
-        pa, kinds = arrow(), self.schema.types
+    def table(self, blocks: Sequence[AnsweredRows]) -> Any:
+        """Answers as a `pyarrow.Table` with this layout."""
+        pa, types = load_pyarrow(), self.schema.types
         tables = []
         for block in blocks:
-            own = block.own()
-            columns = [*block.columns(self.readings).values(), *(own[name] for name in self.own)]
-            arrays = [pa.array(c, type=k) if isinstance(c, list) else c for c, k in zip(columns, kinds, strict=True)]
+            results = block.results()
+            columns = [*block.arrow_columns(self.cell_types).values(), *(results[name] for name in self.result_columns)]
+            arrays = [pa.array(c, type=t) if isinstance(c, list) else c for c, t in zip(columns, types, strict=True)]
             tables.append(pa.Table.from_arrays(arrays, schema=self.schema))
         return pa.concat_tables(tables) if tables else self.schema.empty_table()

@@ -1,4 +1,4 @@
-"""Parquet files of answers, there whole or not at all."""
+"""Writing answers to parquet files."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from avcg.batch.chunks import arrow
-from avcg.batch.columns import Answered, Layout
+from avcg.batch.chunks import load_pyarrow
+from avcg.batch.columns import AnsweredRows, Layout
 from avcg.errors import AvcgError, DataError
 from avcg.files import beside
 
-_NOTE = b"avcg"
+_METADATA_KEY = b"avcg"
 
 
 class ParquetAnswers:
-    """Answers as parquet.
+    """An open parquet file of answers.
 
     Args:
-        path: Of the file.
-        layout: Of its columns.
+        path: Path of the file.
+        layout: Columns of the file.
     """
 
     def __init__(self, path: Path, layout: Layout) -> None:
         self._layout = layout
-        self._file = arrow().parquet.ParquetWriter(path, layout.schema)
+        self._file = load_pyarrow().parquet.ParquetWriter(path, layout.schema)
 
-    def add(self, blocks: Sequence[Answered]) -> None:
-        """More answers, as one group of rows."""
+    def add(self, blocks: Sequence[AnsweredRows]) -> None:
+        """Write answers as one row group."""
         self.add_table(self._layout.table(blocks))
 
     def add_table(self, table: Any) -> None:
-        """The same, of answers that are a table already."""
+        """Write a `pyarrow.Table` of answers as one row group."""
         if table.num_rows:
             self._file.write_table(table)
 
-    def note(self, values: Mapping[str, Any]) -> None:
-        """Plain values to be found again by `read_note`."""
-        self._file.add_key_value_metadata({_NOTE: json.dumps(dict(values), sort_keys=True).encode()})
+    def write_metadata(self, values: Mapping[str, Any]) -> None:
+        """Write values of JSON to the metadata of the file, where `read_metadata` finds them."""
+        self._file.add_key_value_metadata({_METADATA_KEY: json.dumps(dict(values), sort_keys=True).encode()})
 
     def __enter__(self) -> Self:
         return self
@@ -51,27 +51,27 @@ class ParquetAnswers:
         self._file.close()
 
 
-def read_note(path: Path) -> dict[str, Any] | None:
-    """What was noted in a file; None where nothing was, or it is no parquet file that can be read."""
-    pa = arrow()
+def read_metadata(path: Path) -> dict[str, Any] | None:
+    """The values that `ParquetAnswers.write_metadata` wrote; None if there are none or the file cannot be read."""
+    pa = load_pyarrow()
     try:
-        found = json.loads((pa.parquet.read_metadata(path).metadata or {})[_NOTE])
+        values = json.loads((pa.parquet.read_metadata(path).metadata or {})[_METADATA_KEY])
     except (pa.ArrowException, OSError, KeyError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return values if isinstance(values, dict) else None
 
 
 @contextmanager
-def whole_file(target: Path) -> Iterator[Path]:
-    """A hidden file beside the target to write to; it takes the target's place if all goes well, else it goes.
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary file beside the target, which replaces it if the block succeeds and is removed otherwise.
 
     Raises:
-        DataError: If it cannot be written, with the reason.
+        DataError: If the file cannot be written, with the reason.
     """
     try:
-        with beside(target) as half:
-            yield half
+        with beside(target) as temporary:
+            yield temporary
     except OSError as error:
-        if isinstance(error, (AvcgError, BrokenPipeError)):  # of a terminal that reads no more
+        if isinstance(error, (AvcgError, BrokenPipeError)):  # some of ours are OSErrors; a broken pipe is standard output's
             raise
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None

@@ -1,4 +1,4 @@
-"""What people write on the command line, read and checked before anything slow is done. Python alone."""
+"""Parsing of command-line options that name columns, ranges and labels. Needs the standard library alone."""
 
 from __future__ import annotations
 
@@ -7,53 +7,68 @@ from typing import Any
 
 from avcg.errors import SettingError, did_you_mean, enumerate_some
 
-_FLAGS = {"true": True, "false": False}
+_BOOLEANS = {"true": True, "false": False}
 
 
-def listed(text: str | None) -> tuple[str, ...]:
-    """The parts between commas.
+def split_list(text: str | None) -> tuple[str, ...]:
+    """The names in a list that is separated by commas.
 
-    >>> listed("age, sex")
+    >>> split_list("age, sex")
     ('age', 'sex')
     """
     return tuple(part.strip() for part in (text or "").split(",") if part.strip())
 
 
 def check_columns(option: str, names: Iterable[str], columns: Sequence[str]) -> None:
-    """Refuse an option that names what is no column.
+    """Refuse an option that names an unknown column.
+
+    Args:
+        option: Name of the option, for the error message.
+        names: Names that it was given.
+        columns: Names of the columns there are.
 
     Raises:
-        SettingError: With the option and what there is.
+        SettingError: If a name is not a column.
     """
     for name in names:
         if name not in columns:
-            raise SettingError(f"{option} names {name!r}, which is no column. {did_you_mean(name, columns)}")
+            raise SettingError(f"{option} names {name!r}, which is not a column. {did_you_mean(name, columns)}")
 
 
 def split_column(option: str, text: str, columns: Sequence[str]) -> tuple[str, str]:
-    """A column and what is said of it, from ``column:rest``; the name itself may hold colons.
+    """Split ``column:rest`` after the name of a column, which may itself contain colons.
+
+    Args:
+        option: Name of the option, for the error message.
+        text: Value that it was given.
+        columns: Names of the columns there are.
 
     Raises:
-        SettingError: If it begins with no column.
+        SettingError: If the text does not start with the name of a column and a colon.
 
     >>> split_column("--between", "a:b:1:2", ["a", "a:b"])
     ('a:b', '1:2')
     """
-    found = [name for name in columns if text.startswith(f"{name}:")]
-    if not found:
+    matches = [name for name in columns if text.startswith(f"{name}:")]
+    if not matches:
         check_columns(option, [text.partition(":")[0]], columns)
-        raise SettingError(f"{option} says nothing of column {text!r}. Write {text}:low:high.")
-    name = max(found, key=len)
+        raise SettingError(f"{option} gives column {text!r} no range. Write {text}:low:high.")
+    name = max(matches, key=len)
     return name, text[len(name) + 1 :]
 
 
-def number_range(option: str, name: str, text: str) -> tuple[float | None, float | None]:
-    """The lowest and the highest from ``low:high``, either of them left out or not.
+def parse_range(option: str, name: str, text: str) -> tuple[float | None, float | None]:
+    """The bounds in ``low:high``; None for a side that is left empty.
+
+    Args:
+        option: Name of the option, for the error message.
+        name: Name of the column, for the error message.
+        text: The two bounds.
 
     Raises:
-        SettingError: If it is something else.
+        SettingError: If the text does not have two sides that are numbers or empty.
 
-    >>> number_range("--between", "age", "18:")
+    >>> parse_range("--between", "age", "18:")
     (18.0, None)
     """
     parts = text.split(":")
@@ -67,19 +82,19 @@ def number_range(option: str, name: str, text: str) -> tuple[float | None, float
     return low, high
 
 
-def label_of(option: str, text: str, labels: Sequence[Any], what: str = "the outcomes") -> Any:
-    """The label that somebody means: as it is written, or as it is counted.
+def parse_label(option: str, text: str, labels: Sequence[Any], what: str = "the outcomes") -> Any:
+    """The label that a text stands for: an exact match, or else a number, boolean or text of equal value.
 
     Args:
-        option: Where it was written.
-        text: What was written.
-        labels: All there are, as plain values.
-        what: They are.
+        option: Name of the option, for the error message.
+        text: Value that it was given.
+        labels: All labels, as plain Python values.
+        what: What the labels are, for the error message.
 
     Raises:
-        SettingError: If it is none of them.
+        SettingError: If the text stands for none of the labels.
 
-    >>> label_of("--positive", "1", [0.0, 1.0])
+    >>> parse_label("--positive", "1", [0.0, 1.0])
     1.0
     """
     for label in labels:
@@ -88,7 +103,7 @@ def label_of(option: str, text: str, labels: Sequence[Any], what: str = "the out
     word = text.strip()
     for label in labels:
         if isinstance(label, bool):
-            same = _FLAGS.get(word.lower()) is label
+            same = _BOOLEANS.get(word.lower()) is label
         elif isinstance(label, (int, float)):
             same = _number(word) == label
         else:

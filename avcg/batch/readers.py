@@ -1,32 +1,31 @@
-"""Files of rows, and standard input, opened and read whole or piece by piece."""
+"""Reading rows from CSV files, parquet files and standard input, at once or in chunks."""
 
 from __future__ import annotations
 
 import csv
 import io
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from avcg.batch.chunks import ArrowPiece, TextPiece, arrow
+from avcg.batch.chunks import ArrowChunk, TextChunk, check_unique, load_pyarrow
 from avcg.errors import DataError, enumerate_some
 
-KINDS = (".csv", ".parquet")
-_AT_ONCE = 65_536  # rows of a parquet file read at a time, at most
+SUFFIXES = (".csv", ".parquet")
+_MAX_BATCH_ROWS = 65_536  # rows of a parquet file read at a time
 
 
 class Rows(Protocol):
-    """An open file.
+    """An open file of rows.
 
     Attributes:
-        name: For people.
-        columns: In their order.
-        total: How much there is to read, in units of `done`; None where nobody knows.
-        done: How much has been read.
+        name: Name of the file, for messages.
+        columns: Names of the columns, in the order of the file.
+        total: Size of the file in the units of `done`; None for standard input.
+        done: How much has been read: bytes of a CSV file, rows of a parquet file.
     """
 
     name: str
@@ -35,10 +34,10 @@ class Rows(Protocol):
 
     @property
     def done(self) -> float:
-        """How much has been read, in units of ``total``."""
+        """How much has been read, in the units of ``total``."""
 
-    def pieces(self, size: int | None = None) -> Iterator[TextPiece | ArrowPiece]:
-        """All rows, so many at a time; None: all at once."""
+    def chunks(self, size: int | None = None) -> Iterator[TextChunk | ArrowChunk]:
+        """The rows in chunks of a given number of rows; None: all rows in one chunk."""
 
     def __enter__(self) -> Self: ...
 
@@ -48,26 +47,32 @@ class Rows(Protocol):
 
 
 def open_rows(path: str) -> Rows:
-    """Open a CSV or parquet file; ``-`` is CSV on standard input.
+    """Open a CSV or parquet file, or standard input.
+
+    Args:
+        path: Path of the file; ``-`` reads CSV from standard input.
 
     Raises:
-        DataError: If it is missing, empty or something else.
+        DataError: If the file is missing, empty or of another format.
     """
     if path == "-":
         return CsvRows(path)
     file = Path(path)
-    if file.suffix.lower() not in KINDS:
-        raise DataError(f"Rows come as {enumerate_some(KINDS)}, or as - for standard input. Got {path!r} instead.")
+    if file.suffix.lower() not in SUFFIXES:
+        raise DataError(
+            f"The name of a file of rows must end in {enumerate_some(SUFFIXES)}, or be - for standard input."
+            f" Got {path!r} instead."
+        )
     if not file.is_file():
         raise DataError(f"There is no file {path!r}.")
     return ParquetRows(path) if file.suffix.lower() == ".parquet" else CsvRows(path)
 
 
 class CsvRows:
-    """An open CSV file; its first line names the columns.
+    """An open CSV file, whose first line names the columns.
 
     Args:
-        path: ``-`` for standard input.
+        path: Path of the file; ``-`` reads standard input.
     """
 
     def __init__(self, path: str) -> None:
@@ -93,22 +98,22 @@ class CsvRows:
     def _header(self) -> list[str]:
         first = next(self._records(), None)
         if first is None:
-            raise DataError(f"{self.name} is empty: not even its columns are named.")
+            raise DataError(f"{self.name} is empty. Its first line must name the columns.")
         header = first[1]
-        for other, what in ((";", "semicolons"), ("\t", "tabs")):
-            if len(header) == 1 and other in header[0]:
-                raise DataError(f"{self.name} seems to be separated by {what}. Save it with commas.")
+        for separator, name in ((";", "semicolons"), ("\t", "tabs")):
+            if len(header) == 1 and separator in header[0]:
+                raise DataError(f"{self.name} seems to be separated by {name}. Save it with commas.")
         names = [text.strip() or f"Unnamed: {i}" for i, text in enumerate(header)]
-        _check_twice(names, self.name)
+        check_unique(names, self.name)
         return names
 
     @property
     def done(self) -> float:
-        """Bytes read."""
+        """Number of bytes read."""
         return 0.0 if self._piped else float(self._bytes.tell())
 
     def _records(self) -> Iterator[tuple[int, list[str]]]:
-        """The line on which each record begins, and its cells; empty lines are left out."""
+        """The first line and the cells of each record; empty lines are skipped."""
         while True:
             line = self._lines.line_num + 1
             try:
@@ -116,24 +121,25 @@ class CsvRows:
             except csv.Error as error:
                 raise DataError(f"{self.name}, line {line}: {error}.") from None
             except UnicodeDecodeError:
-                raise DataError(f"{self.name} is no UTF-8 text after line {line - 1}. Save it as UTF-8.") from None
+                raise DataError(f"{self.name} is not UTF-8 text after line {line - 1}. Save it as UTF-8.") from None
             if cells is None:
                 return
             if cells:
                 yield line, cells
 
-    def pieces(self, size: int | None = None) -> Iterator[TextPiece]:
-        """All rows, so many at a time; None: all at once."""
+    def chunks(self, size: int | None = None) -> Iterator[TextChunk]:
+        """The rows in chunks of a given number of rows; None: all rows in one chunk."""
         records, start, width = self._records(), 0, len(self.columns)
-        while some := list(islice(records, size)):
-            for line, cells in some:
+        while batch := list(islice(records, size)):
+            for line, cells in batch:
                 if len(cells) != width:
                     raise DataError(
-                        f"{self.name}, line {line}: {len(cells)} cells, where the first line names {width} columns."
+                        f"{self.name}, line {line}: {len(cells)} cells, but the first line names {width} columns."
                     )
-            columns = map(list, zip(*(cells for _, cells in some), strict=True))
-            yield TextPiece(start, dict(zip(self.columns, columns, strict=True)), [line for line, _ in some], self.name)
-            start += len(some)
+            columns = map(list, zip(*(cells for _, cells in batch), strict=True))
+            lines = [line for line, _ in batch]
+            yield TextChunk(start, dict(zip(self.columns, columns, strict=True)), lines, self.name)
+            start += len(batch)
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +148,7 @@ class CsvRows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._piped:
-            self._text.detach()  # standard input is not ours to close
+            self._text.detach()  # leaves standard input open
         else:
             self._text.close()
 
@@ -151,44 +157,44 @@ class ParquetRows:
     """An open parquet file.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: str) -> None:
-        pa = arrow()
+        pa = load_pyarrow()
         self.name = Path(path).name
         try:
             self._file = pa.parquet.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{self.name} is no parquet file that can be read: {error}") from None
+            raise DataError(f"{self.name} cannot be read as a parquet file: {error}") from None
         self.schema = self._file.schema_arrow
         self.columns = list(self.schema.names)
         self.total: float | None = float(self._file.metadata.num_rows)
         self.done = 0.0
-        _check_twice(self.columns, self.name)
+        check_unique(self.columns, self.name)
 
-    def pieces(self, size: int | None = None) -> Iterator[ArrowPiece]:
-        """All rows, so many at a time; None: all at once."""
-        pa = arrow()
+    def chunks(self, size: int | None = None) -> Iterator[ArrowChunk]:
+        """The rows in chunks of a given number of rows; None: all rows in one chunk."""
+        pa = load_pyarrow()
         start, waiting = 0, self.schema.empty_table()
         size = int(self.total or 0) if size is None else size
-        for batch in self._batches(max(1, min(size, _AT_ONCE))):
+        for batch in self._batches(max(1, min(size, _MAX_BATCH_ROWS))):
             waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch], schema=self.schema)])
             while waiting.num_rows >= size > 0:
-                yield self._piece(start, waiting.slice(0, size))
+                yield self._chunk(start, waiting.slice(0, size))
                 start, waiting = start + size, waiting.slice(size)
         if waiting.num_rows:
-            yield self._piece(start, waiting)
+            yield self._chunk(start, waiting)
 
     def _batches(self, size: int) -> Iterator[Any]:
         try:
             yield from self._file.iter_batches(batch_size=size)
-        except (arrow().ArrowException, OSError) as error:
+        except (load_pyarrow().ArrowException, OSError) as error:
             raise DataError(f"{self.name} is damaged: {error}") from None
 
-    def _piece(self, start: int, table: Any) -> ArrowPiece:
+    def _chunk(self, start: int, table: Any) -> ArrowChunk:
         self.done = float(start + table.num_rows)
-        return ArrowPiece(start, table, self.name)
+        return ArrowChunk(start, table, self.name)
 
     def __enter__(self) -> Self:
         return self
@@ -197,9 +203,3 @@ class ParquetRows:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._file.close()
-
-
-def _check_twice(names: Sequence[str], where: str) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise DataError(f"{where} has column {enumerate_some(twice)} twice. Rename or drop one of them.")

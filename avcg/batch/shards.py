@@ -1,4 +1,4 @@
-"""Files of rows shared out among processes of one machine: a folder of parquet files, or the pieces of one."""
+"""Files of rows shared out among processes of one machine: a folder of parquet files, or the chunks of one file."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any
 
 from avcg.batch.answerer import BatchOptions, Totals
-from avcg.batch.chunks import arrow
+from avcg.batch.chunks import load_pyarrow
 from avcg.batch.columns import Layout
-from avcg.batch.parquet import ParquetAnswers, read_note, whole_file
+from avcg.batch.parquet import ParquetAnswers, read_metadata, replacing
 from avcg.batch.partition import PartitionExplainer
 from avcg.batch.readers import ParquetRows
 from avcg.errors import AvcgError, DataError, SettingError, check_int, enumerate_some
 from avcg.files import write_whole
-from avcg.io.folder import as_read
+from avcg.io.folder import json_round_trip
 
-CHUNK = 10_000  # rows of a file held in memory at a time
-_DONE = "_SUCCESS"  # written last; as others do, so that what waits for Spark or Hadoop waits for this too
+CHUNK_SIZE = 10_000  # rows of a file held in memory at a time
+_SUCCESS = "_SUCCESS"  # written last, under the name that Spark and Hadoop use
 
 
 def explain_shards(
@@ -32,43 +32,43 @@ def explain_shards(
     options: BatchOptions | None = None,
     *,
     workers: int = 2,
-    chunk: int = CHUNK,
+    chunk_size: int = CHUNK_SIZE,
 ) -> Totals:
-    """Answer a folder of parquet files: for each a file of the same name with what ``avcg explain`` would write.
+    """Answer a folder of parquet files, each into a file of the same name with what ``avcg explain`` would write.
 
-    A file of answers is there whole or not at all. What is there already, of the same rows, artifact and wish, is not
-    done again, so that whoever was interrupted runs the same once more; rows are neither lost nor doubled. When all is
-    there, a file ``_SUCCESS`` is written.
+    A file of answers is either complete or absent. Files that were already answered, from the same rows with the same
+    explainer and options, are kept, so that an interrupted run can be repeated; no row is lost or answered twice. When
+    all files are complete, a file ``_SUCCESS`` is written.
 
     Args:
-        rows: A folder, with those in it, or files.
-        out: The folder to write to; made where there is none.
-        artifact: The folder of a stored explainer.
-        options: What is asked of every row; None: what the artifact was fitted for.
-        workers: Processes, each with one thread and one file at a time.
-        chunk: Rows that each holds in memory at a time.
+        rows: A folder of parquet files, or a list of their paths.
+        out: Folder to write to; it is created if it does not exist.
+        artifact: Folder of a stored explainer.
+        options: Options that apply to every row; None: those that the explainer was fitted for.
+        workers: Number of processes. Each has one thread and answers one file at a time.
+        chunk_size: Number of rows that each process holds in memory at a time.
 
     Returns:
-        What has been done, now and before.
+        Counts of all rows and answers, including those of earlier runs.
 
     Raises:
-        AvcgError: If something is missing or does not fit, the folder is in use, or a worker was killed.
+        AvcgError: If files or columns are missing or do not fit, the folder is in use, or a worker was killed.
     """
     shards = Shards.of(rows, out, PartitionExplainer(str(artifact), options or BatchOptions()))
     totals = Totals()
-    for each in shards.answered(workers, chunk):
-        totals.add(each)
+    for file_totals in shards.answer(workers, chunk_size):
+        totals.add(file_totals)
     return totals
 
 
 @dataclass(frozen=True)
 class Shards:
-    """Files of rows, and where their answers go.
+    """Parquet files of rows, and the folder that their answers are written to.
 
     Attributes:
-        explainer: Who answers.
-        out: The folder of answers.
-        files: Of rows, by the name that their answers have in it.
+        explainer: The stored explainer with its options.
+        out: Folder of the answers.
+        files: Files of rows, by the name of their answers in the folder.
     """
 
     explainer: PartitionExplainer
@@ -77,7 +77,12 @@ class Shards:
 
     @classmethod
     def of(cls, rows: str | Path | Sequence[str | Path], out: str | Path, explainer: PartitionExplainer) -> Shards:
-        """Whatever there is to do, checked before anything slow is done.
+        """Find the files, and check everything that can be checked before the first row is answered.
+
+        Args:
+            rows: A folder of parquet files, or a list of their paths.
+            out: Folder to write to.
+            explainer: The stored explainer with its options.
 
         Raises:
             AvcgError: If there are no files, one lacks a column, or the folder of answers is in use.
@@ -90,127 +95,133 @@ class Shards:
                 answerer.check_schema(source.schema, name)
         return shards
 
-    def answered(self, workers: int, chunk: int = CHUNK) -> Iterator[Totals]:
-        """Answer what is not answered yet; what there was to do, file by file, that of earlier times first.
+    def answer(self, workers: int, chunk_size: int = CHUNK_SIZE) -> Iterator[Totals]:
+        """Answer the files that are not answered yet, and give the counts of every file, answered ones first.
 
         Args:
-            workers: Processes.
-            chunk: Rows that each holds in memory at a time.
+            workers: Number of processes.
+            chunk_size: Number of rows that each process holds in memory at a time.
         """
         check_int(workers, "'workers'", 1)
-        found = {name: self._finished(name) for name in self.files}
-        missing = [name for name, totals in found.items() if totals is None]
+        stored = {name: self._stored_totals(name) for name in self.files}
+        missing = [name for name, totals in stored.items() if totals is None]
         total = Totals()
         if missing:
             self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / _DONE).unlink(missing_ok=True)
-        for each in (*(one for one in found.values() if one is not None), *self._shared_out(missing, workers, chunk)):
-            total.add(each)
-            yield each
-        for half in self.out.rglob(".avcg-*.part"):  # of workers that were killed
-            half.unlink(missing_ok=True)
-        write_whole(self.out / _DONE, json.dumps({"files": len(self.files), **total.noted()}, indent=1) + "\n")
+            (self.out / _SUCCESS).unlink(missing_ok=True)
+        answered = (totals for totals in stored.values() if totals is not None)
+        for file_totals in (*answered, *self._answer_files(missing, workers, chunk_size)):
+            total.add(file_totals)
+            yield file_totals
+        for temporary in self.out.rglob(".avcg-*.part"):  # left by workers that were killed
+            temporary.unlink(missing_ok=True)
+        write_whole(self.out / _SUCCESS, json.dumps({"files": len(self.files), **total.to_json()}, indent=1) + "\n")
 
-    def _shared_out(self, names: Sequence[str], workers: int, chunk: int) -> Iterator[Totals]:
-        tasks = [(self.explainer, self.files[name], self.out / name, self._note(name), chunk) for name in names]
-        said = f"Files of answers in {self.out} are whole. Run the same again to go on"
-        with _said_when_killed(said):
+    def _answer_files(self, names: Sequence[str], workers: int, chunk_size: int) -> Iterator[Totals]:
+        tasks = [(self.explainer, self.files[name], self.out / name, self._inputs(name), chunk_size) for name in names]
+        with _explain_killed_worker(f"Files of answers in {self.out} are complete. Run the same again to go on"):
             yield from _in_processes(answer_file, tasks, workers, "generator_unordered")
 
-    def _note(self, name: str) -> dict[str, Any]:
-        """What answers depend on."""
-        found = self.files[name].stat()
-        rows = {"name": name, "bytes": found.st_size, "changed": found.st_mtime_ns}
-        return as_read({"rows": rows, "artifact": self.explainer.digest, "wish": asdict(self.explainer.options)})
+    def _inputs(self, name: str) -> dict[str, Any]:
+        """Everything that the answers to a file depend on."""
+        status = self.files[name].stat()
+        rows = {"name": name, "bytes": status.st_size, "changed": status.st_mtime_ns}
+        return {"rows": rows, **self._common_inputs()}
 
-    def _finished(self, name: str) -> Totals | None:
-        """What was done for a file; None where there is something to do."""
-        note = read_note(self.out / name)
-        if note is None or any(note.get(key) != value for key, value in self._note(name).items()):
+    def _common_inputs(self) -> dict[str, Any]:
+        return json_round_trip({"artifact": self.explainer.digest, "options": asdict(self.explainer.options)})
+
+    def _stored_totals(self, name: str) -> Totals | None:
+        """The counts stored with the answers to a file; None if there are no answers from the present inputs."""
+        metadata = read_metadata(self.out / name)
+        if metadata is None or any(metadata.get(key) != value for key, value in self._inputs(name).items()):
             return None
-        done = note["totals"]
-        return Totals(done["rows"], done["left_out"], Counter(done["statuses"]))
+        totals = metadata["totals"]
+        return Totals(totals["rows"], totals["left_out"], Counter(totals["statuses"]))
 
     def _check_folder(self, rows: Path | None) -> None:
         if self.out.exists() and not self.out.is_dir():
             raise SettingError(f"{self.out} is a file. Give the name of a folder to write to.")
-        here = self.out.resolve()
-        inside = rows is not None and (here == rows.resolve() or rows.resolve() in here.parents)
-        if inside or any(here == file.resolve().parent for file in self.files.values()):
-            raise SettingError(f"Answers cannot go where the rows are. Give another folder than {self.out}.")
-        ours = as_read({"artifact": self.explainer.digest, "wish": asdict(self.explainer.options)})
-        for found in _tables(self.out) if self.out.is_dir() else ():
-            name = found.relative_to(self.out).as_posix()
-            note = read_note(found)
-            if note is None or name not in self.files:
+        out = self.out.resolve()
+        inside = rows is not None and (out == rows.resolve() or rows.resolve() in out.parents)
+        if inside or any(out == file.resolve().parent for file in self.files.values()):
+            raise SettingError(f"Answers cannot go into the folder of the rows. Give another folder than {self.out}.")
+        inputs = self._common_inputs()
+        for path in _parquet_files(self.out) if self.out.is_dir() else ():
+            name = path.relative_to(self.out).as_posix()
+            metadata = read_metadata(path)
+            if metadata is None or name not in self.files:
                 raise SettingError(f"{self.out} is in use: {name} has no answers to these rows. Give another folder.")
-            if any(note.get(key) != value for key, value in ours.items()):
+            if any(metadata.get(key) != value for key, value in inputs.items()):
                 raise SettingError(
-                    f"{self.out} is in use: {name} was answered by another artifact or for another wish. Give another"
-                    " folder."
+                    f"{self.out} is in use: {name} was answered by another explainer or with other options. Give"
+                    " another folder."
                 )
 
 
 def answer_file(
-    explainer: PartitionExplainer, rows: Path, target: Path, note: Mapping[str, Any], chunk: int = CHUNK
+    explainer: PartitionExplainer, rows: Path, target: Path, inputs: Mapping[str, Any], chunk_size: int = CHUNK_SIZE
 ) -> Totals:
-    """Answers to one parquet file as another, there whole or not at all.
+    """Answer one parquet file into another, which is complete in the end or not written at all.
 
     Args:
-        explainer: Who answers.
-        rows: The file to read.
-        target: The file to write.
-        note: Plain values to leave in it.
-        chunk: Rows held in memory at a time.
+        explainer: The stored explainer with its options.
+        rows: File to read.
+        target: File to write.
+        inputs: What the answers depend on, as values of JSON; stored in the metadata of the file with the counts.
+        chunk_size: Number of rows held in memory at a time.
+
+    Returns:
+        Counts of rows and answers.
 
     Raises:
-        DataError: If the file cannot be read, or a row does not fit.
+        DataError: If the file cannot be read, or a row does not fit the schema.
     """
     totals, answerer = Totals(), explainer.answerer()
     target.parent.mkdir(parents=True, exist_ok=True)
     with (
         ParquetRows(str(rows)) as source,
-        whole_file(target) as half,
-        ParquetAnswers(half, Layout.of_arrow(source.schema)) as writer,
+        replacing(target) as temporary,
+        ParquetAnswers(temporary, Layout.of_arrow(source.schema)) as writer,
     ):
-        for piece in source.pieces(chunk):
-            blocks = answerer.answer(piece)
-            totals.count(piece, blocks)
+        for chunk in source.chunks(chunk_size):
+            blocks = answerer.answer(chunk)
+            totals.count(chunk, blocks)
             writer.add(blocks)
-        writer.note({**note, "totals": totals.noted()})
+        writer.write_metadata({**inputs, "totals": totals.to_json()})
     return totals
 
 
-def answer_pieces(
-    explainer: PartitionExplainer, source: ParquetRows, workers: int, chunk: int = CHUNK
+def answer_chunks(
+    explainer: PartitionExplainer, source: ParquetRows, workers: int, chunk_size: int = CHUNK_SIZE
 ) -> Iterator[tuple[Any, Totals]]:
-    """Answers to one file piece by piece, in its order, from several processes.
+    """Answer the chunks of one file in several processes, and give them in the order of the file.
 
     Args:
-        explainer: Who answers.
-        source: The file.
-        workers: Processes.
-        chunk: Rows of a piece.
+        explainer: The stored explainer with its options.
+        source: File to read.
+        workers: Number of processes.
+        chunk_size: Number of rows in a chunk.
 
     Returns:
-        For each piece a table of answers, each with the place of its row, and what there was to do.
+        For each chunk, a `pyarrow.Table` of answers with the column ``row``, and their counts.
     """
-    failed: list[AvcgError] = []
+    errors: list[AvcgError] = []
 
     def tasks() -> Iterator[tuple[PartitionExplainer, Any]]:
         try:
-            yield from ((explainer, piece) for piece in source.pieces(chunk))
-        except AvcgError as error:  # joblib reads ahead in a thread of its own, where nobody would hear of it
-            failed.append(error)
+            yield from ((explainer, chunk) for chunk in source.chunks(chunk_size))
+        except AvcgError as error:  # joblib reads ahead in a thread of its own, where the error would be lost
+            errors.append(error)
 
-    with _said_when_killed("Nothing was written. Run the same again"):
-        yield from _in_processes(PartitionExplainer.numbered, tasks(), workers, "generator")
-    if failed:
-        raise failed[0]
+    with _explain_killed_worker("Nothing was written. Run the same again"):
+        yield from _in_processes(PartitionExplainer.answer_chunk, tasks(), workers, "generator")
+    if errors:
+        raise errors[0]
 
 
 def _in_processes(function: Any, tasks: Iterable[tuple[Any, ...]], workers: int, order: str) -> Iterator[Any]:
-    """Results as they come, or in their order; in this process where there is one worker."""
+    """Results of a function as joblib orders them (`order`); one worker runs in this process."""
     if workers == 1:
         yield from (function(*task) for task in tasks)
         return
@@ -221,39 +232,39 @@ def _in_processes(function: Any, tasks: Iterable[tuple[Any, ...]], workers: int,
 
 
 @contextmanager
-def _said_when_killed(then: str) -> Iterator[None]:
+def _explain_killed_worker(advice: str) -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
         raise AvcgError(
-            f"A worker was killed while it was at work, perhaps for want of memory. {then}, with fewer workers or a"
-            " smaller chunk if memory is short."
+            f"A worker process was killed, perhaps for lack of memory. {advice}, with fewer workers or smaller chunks if"
+            " memory is short."
         ) from None
 
 
 def _files(rows: str | Path | Sequence[str | Path]) -> dict[str, Path]:
-    """Files of rows by the names of their answers."""
-    arrow()
+    """Files of rows, by the names of their answers."""
+    load_pyarrow()  # raises if it is not installed
     if isinstance(rows, (list, tuple)):
-        given = [Path(one) for one in rows]
-        absent = [str(one) for one in given if not one.is_file()]
+        paths = [Path(path) for path in rows]
+        absent = [str(path) for path in paths if not path.is_file()]
         if absent:
             raise DataError(f"There is no file {enumerate_some(absent)}.")
-        named = {one.name: one for one in given}
-        if len(named) < len(given):
-            twice = next(name for name, count in Counter(one.name for one in given).items() if count > 1)
-            raise DataError(f"Two files of rows are called {twice!r}, and so would their answers be. Rename one.")
+        files = {path.name: path for path in paths}
+        if len(files) < len(paths):
+            repeated = next(name for name, count in Counter(path.name for path in paths).items() if count > 1)
+            raise DataError(f"Two files of rows are called {repeated!r}, and so would their answers be. Rename one.")
     else:
         folder = Path(str(rows))
         if not folder.is_dir():
             raise DataError(f"There is no folder {str(folder)!r}.")
-        named = {one.relative_to(folder).as_posix(): one for one in _tables(folder)}
-    if not named:
+        files = {path.relative_to(folder).as_posix(): path for path in _parquet_files(folder)}
+    if not files:
         raise DataError(f"There is no .parquet file in {str(rows)!r}.")
-    return named
+    return files
 
 
-def _tables(folder: Path) -> list[Path]:
-    """Parquet files below a folder, but for those that are hidden, as all engines see it."""
-    found = (path for path in folder.rglob("*.parquet") if path.is_file())
-    return sorted(p for p in found if not any(part.startswith((".", "_")) for part in p.relative_to(folder).parts))
+def _parquet_files(folder: Path) -> list[Path]:
+    """The parquet files in a folder and its subfolders, without hidden ones (names that start with ``.`` or ``_``)."""
+    files = (path for path in folder.rglob("*.parquet") if path.is_file())
+    return sorted(p for p in files if not any(part.startswith((".", "_")) for part in p.relative_to(folder).parts))

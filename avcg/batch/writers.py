@@ -1,4 +1,4 @@
-"""Answers as rows of a CSV file, as one JSON document, and as lines of JSON."""
+"""Writing answers as CSV, as one JSON document, or as lines of JSON."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Protocol, Self
 import numpy as np
 import pandas as pd
 
-from avcg.batch.columns import Answered, own_names, written
+from avcg.batch.columns import AnsweredRows, cell_text, result_names
 from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import Certificate
 from avcg.space.serialize import to_json
 
-MOST_JSON = 200_000  # rows of answers that are put together in memory
+MAX_JSON_ROWS = 200_000  # answered rows in one JSON document, which is held in memory
 
 
 class Writer(Protocol):
-    """A file of answers that is being written."""
+    """An open file of answers."""
 
-    def add(self, blocks: Sequence[Answered]) -> None:
-        """More answers."""
+    def add(self, blocks: Sequence[AnsweredRows]) -> None:
+        """Write answers."""
 
     def __enter__(self) -> Self: ...
 
@@ -37,24 +37,23 @@ class Writer(Protocol):
 
 
 class CsvAnswers:
-    """Answers as CSV.
+    """An open CSV file of answers.
 
     Args:
-        path: Of the file.
-        source: Whose columns come first.
+        path: Path of the file.
+        source: File of the rows, whose columns come first.
     """
 
     def __init__(self, path: Path, source: Rows) -> None:
-        self._columns, self._own = source.columns, own_names(source.columns)
         self._file = path.open("w", encoding="utf-8", newline="")
         self._lines = csv.writer(self._file, lineterminator="\n")
-        self._lines.writerow([*self._columns, *self._own.values()])
+        self._lines.writerow([*source.columns, *result_names(source.columns).values()])
 
-    def add(self, blocks: Sequence[Answered]) -> None:
-        """More answers."""
+    def add(self, blocks: Sequence[AnsweredRows]) -> None:
+        """Write answers."""
         for block in blocks:
-            own = [[written(value) for value in values] for values in block.own().values()]
-            self._lines.writerows(zip(*block.texts().values(), *own, strict=True))
+            results = [[cell_text(value) for value in values] for values in block.results().values()]
+            self._lines.writerows(zip(*block.texts().values(), *results, strict=True))
 
     def __enter__(self) -> Self:
         return self
@@ -66,27 +65,27 @@ class CsvAnswers:
 
 
 class JsonAnswers:
-    """Answers as `Counterfactuals.to_json` writes them, put together in memory.
+    """A JSON document as `Counterfactuals.to_json` writes it, collected in memory and written at the end.
 
     Args:
-        path: Of the file.
+        path: Path of the file.
     """
 
     def __init__(self, path: Path) -> None:
         self._path, self._parts, self._rows = path, list[Counterfactuals](), 0
 
-    def add(self, blocks: Sequence[Answered]) -> None:
-        """More answers.
+    def add(self, blocks: Sequence[AnsweredRows]) -> None:
+        """Collect answers.
 
         Raises:
-            DataError: If there are more than fit.
+            DataError: If there are more than `MAX_JSON_ROWS` rows.
         """
-        self._parts += [block.found for block in blocks]
-        self._rows += sum(len(block.found) for block in blocks)
-        if self._rows > MOST_JSON:
+        self._parts += [block.answers for block in blocks]
+        self._rows += sum(len(block.answers) for block in blocks)
+        if self._rows > MAX_JSON_ROWS:
             raise DataError(
-                f"More than {MOST_JSON:,} rows want an answer, too many for one JSON document. Write them to .csv or"
-                " .parquet instead."
+                f"A JSON document holds the answers to at most {MAX_JSON_ROWS:,} rows, and there are more. Write them to"
+                " .csv or .parquet instead."
             )
 
     def __enter__(self) -> Self:
@@ -98,41 +97,44 @@ class JsonAnswers:
         if kind is not None:
             return
         if not self._parts:
-            raise DataError("No row wants an answer, and a JSON document of none cannot be written. Say --all.")
-        self._path.write_text(merged(self._parts).to_json(), encoding="utf-8")
+            raise DataError(
+                "Every row has the outcome already, and a JSON document needs at least one answer. Add --all, or write"
+                " to .csv or .parquet."
+            )
+        self._path.write_text(concatenate(self._parts).to_json(), encoding="utf-8")
 
 
-def merged(parts: Sequence[Counterfactuals]) -> Counterfactuals:
-    """Answers one after the other, as if they had been asked for at once."""
+def concatenate(parts: Sequence[Counterfactuals]) -> Counterfactuals:
+    """Answers of several queries with the same options as those of one query."""
     first = parts[0]
-    arrays = ("target", "statuses", "probability", "probability_before", "distance", "changed", "repeated")
-    joined = {name: np.concatenate([getattr(part, name) for part in parts]) for name in arrays}
-    sure = first.certificate
-    if sure is not None:
-        each = [part.certificate for part in parts]
-        values = {one.name: getattr(sure, one.name) for one in fields(Certificate)}
+    names = ("target", "statuses", "probability", "probability_before", "distance", "changed", "repeated")
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    certificate = first.certificate
+    if certificate is not None:
+        certificates = [part.certificate for part in parts]
+        values = {field.name: getattr(certificate, field.name) for field in fields(Certificate)}
         for name, value in values.items():
             if isinstance(value, np.ndarray):
-                values[name] = np.concatenate([getattr(one, name) for one in each])
-        sure = Certificate(**values)
+                values[name] = np.concatenate([getattr(part, name) for part in certificates])
+        certificate = Certificate(**values)
     return Counterfactuals(
         factuals=pd.concat([part.factuals for part in parts]),
         answers=pd.concat([part.answers for part in parts]),
         n=first.n,
-        certificate=sure,
+        certificate=certificate,
         survival=first.survival,
-        **joined,
+        **arrays,
     )
 
 
-def records(block: Answered) -> Iterator[str]:
-    """Each answer as a line of JSON: how it went, its target and changes, its values, and what was carried along."""
-    own, found = block.own(), block.found
-    values = {name: found.answers[name].tolist() for name in found.answers}
-    carried = {name: block.carried(name) for name in block.names if name not in values}
+def json_lines(block: AnsweredRows) -> Iterator[str]:
+    """Each answer as a line of JSON: the result columns, target, changes, values, and the columns not in the model."""
+    results, answers = block.results(), block.answers
+    values = {name: answers.answers[name].tolist() for name in answers.answers}
+    carried = {name: block.original_cells(name) for name in block.names if name not in values}
     for i, changes in enumerate(block.changes):
-        line = {name: to_json(column[i]) for name, column in own.items()}
-        line["target"] = to_json(found.target[i // found.n])
+        line = {name: to_json(column[i]) for name, column in results.items()}
+        line["target"] = to_json(answers.target[i // answers.n])
         line["changes"] = {name: list(change) for name, change in changes.items()}
         line["values"] = {name: to_json(column[i]) for name, column in values.items()}
         line["carried"] = {name: to_json(column[i]) for name, column in carried.items()}

@@ -16,179 +16,194 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from avcg.batch.answerer import Answerer, Totals
-    from avcg.batch.columns import Answered
+    from avcg.batch.columns import AnsweredRows
     from avcg.batch.partition import PartitionExplainer
 
 explain_app = typer.Typer()
 
-_KINDS = (".csv", ".parquet", ".json")
-_SHOWN = 10
+_SUFFIXES = (".csv", ".parquet", ".json")
+_MAX_SHOWN = 10  # answers printed on the terminal
 
 Source = Annotated[
     str,
     typer.Argument(metavar="ROWS", help="A .csv or .parquet file, a folder of .parquet files, or - for CSV on stdin."),
 ]
 Target = Annotated[str | None, typer.Option(help="The outcome wanted (default: the --positive of avcg fit).")]
-Vary = Annotated[str | None, typer.Option(help="Columns that may change, e.g. income,months; others stay.")]
+Vary = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may change; the others stay.")]
 Ranges = Annotated[
     list[str] | None,
-    typer.Option("--range", help="Where a column may go: income:30:60, housing:own|rent; may be repeated."),
+    typer.Option(
+        "--range",
+        metavar="COLUMN:VALUES",
+        help="Values that answers may give a column: income:30:60 or housing:own|rent; repeatable.",
+    ),
 ]
 Out = Annotated[
     str | None,
     typer.Option(
-        help="Where to write: .csv or .parquet (any size), or .json for avcg audit and avcg report (put together in"
-        " memory: at most 200,000 rows); a folder for a folder, where files that are answered already are not answered"
-        " again. A column that is there already, say 'status', makes ours 'avcg_status'."
+        help="File to write: .csv or .parquet (any size), or .json for avcg audit and avcg report (at most 200,000"
+        " rows, held in memory). For a folder of rows, a folder; files in it that are answered already are kept."
+        " A result column such as 'status' is called 'avcg_status' if the rows have a column of that name."
     ),
 ]
-Chunk = Annotated[int, typer.Option(help="Rows held in memory at a time, rounded up to thousands.", min=1)]
-Workers = Annotated[
-    int, typer.Option(help="Processes, each with one thread, that parquet files are shared out among.", min=1)
+ChunkSize = Annotated[
+    int, typer.Option("--chunk", help="Rows held in memory at a time, rounded up to a multiple of 4096.", min=1)
 ]
+Workers = Annotated[int, typer.Option(help="Processes, with one thread each; more than one needs .parquet.", min=1)]
 
 
 @explain_app.command("explain")
 def explain(
-    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that avcg fit, or AVCG.save, wrote.")],
+    directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that avcg fit or AVCG.save wrote.")],
     rows: Source,
     target: Target = None,
     n: Annotated[int, typer.Option("-n", help="Answers for each row.", min=1)] = 1,
     vary: Vary = None,
     ranges: Ranges = None,
-    min_prob: Annotated[float | None, typer.Option(help="Probability of the target that an answer must have.")] = None,
-    max_changes: Annotated[int | None, typer.Option(help="Columns that may change at once.", min=1)] = None,
-    refine: Annotated[bool, typer.Option("--refine", help="Spend more time to come closer.")] = False,
+    min_prob: Annotated[
+        float | None, typer.Option(help="Probability of the target that the deployed model must give an answer.")
+    ] = None,
+    max_changes: Annotated[
+        int | None, typer.Option(help="Largest number of columns that may change at once.", min=1)
+    ] = None,
+    refine: Annotated[bool, typer.Option("--refine", help="Spend more time on answers that are closer.")] = False,
     only_denied: Annotated[
-        bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or list them.")
+        bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or include them.")
     ] = True,
-    chunk: Chunk = 10_000,
+    chunk_size: ChunkSize = 10_000,
     workers: Workers = 1,
     out: Out = None,
-    as_json: Annotated[bool, typer.Option("--json", help="A line of JSON for each answer, for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON for each answer.")] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Of the latents that are tried (default: as trained).", min=0, max=2**32 - 1)
+        int | None,
+        typer.Option(help="Seed of the latent noise (default: the one used in training).", min=0, max=2**32 - 1),
     ] = None,
 ) -> None:
-    """Tell for every row of a file what to change, and how sure that is."""
-    folder = Path(rows).is_dir()
-    place = _place(rows, out, folder=folder, workers=workers, as_json=as_json)  # before what is slow
+    """Say for every row of a file what to change, and how sure that is."""
+    is_folder = Path(rows).is_dir()
+    target_path = _output(rows, out, is_folder=is_folder, workers=workers, as_json=as_json)  # before anything slow
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.batch.answerer import TOGETHER, BatchOptions, Totals, digest_of, opened
+    from avcg.batch.answerer import MAX_GROUP_ROWS, BatchOptions, Totals, artifact_digest, load_cached
     from avcg.batch.partition import PartitionExplainer
-    from avcg.cli.explain_options import ranges_of, varied, wanted
+    from avcg.cli.explain_options import parse_ranges, parse_target, parse_vary
 
-    # By the path that workers know it by, so that it is read once here.
-    artifact = opened(str(Path(directory).absolute()), digest_of(directory))
+    # The absolute path is the key of the cache that PartitionExplainer uses, so that the explainer is loaded once.
+    artifact = load_cached(str(Path(directory).absolute()), artifact_digest(directory))
     options = BatchOptions(
-        target=wanted(artifact, target),
+        target=parse_target(artifact, target),
         n=n,
-        vary=varied(artifact, vary),
-        ranges=ranges_of(ranges or (), artifact.space.schema),
+        vary=parse_vary(artifact, vary),
+        ranges=parse_ranges(ranges or (), artifact.space.schema),
         min_prob=min_prob,
         max_changes=max_changes,
         refine=refine,
         only_denied=only_denied,
         seed=seed,
     )
-    explainer, size = PartitionExplainer(directory, options), -(-chunk // TOGETHER) * TOGETHER
-    totals, shown = Totals(), list[dict[str, object]]()
-    if place is not None and folder:
-        name = _answer_folder(explainer, rows, place, totals, workers, size)
-    elif place is not None and workers > 1:
-        name = _answer_shared(explainer, rows, place, totals, workers, size)
+    explainer, size = PartitionExplainer(directory, options), -(-chunk_size // MAX_GROUP_ROWS) * MAX_GROUP_ROWS
+    totals, first_answers = Totals(), list[dict[str, object]]()
+    if target_path is not None and is_folder:
+        name = _answer_folder(explainer, rows, target_path, totals, workers, size)
+    elif target_path is not None and workers > 1:
+        name = _answer_in_processes(explainer, rows, target_path, totals, workers, size)
     else:
-        name, shown = _answer_all(explainer.answerer(), rows, place, totals, size, as_json=as_json)
+        name, first_answers = _answer_file(explainer.answerer(), rows, target_path, totals, size, as_json=as_json)
     if not as_json:
-        _say(console(), totals, options.target, name, shown, place)
+        _print_summary(console(), totals, options.target, name, first_answers, target_path)
 
 
-def _place(rows: str, out: str | None, *, folder: bool, workers: int, as_json: bool) -> Path | None:
-    """Where to write, if what was asked for goes together."""
-    if folder:
+def _output(rows: str, out: str | None, *, is_folder: bool, workers: int, as_json: bool) -> Path | None:
+    """The path to write to, after checking that it goes with the other options."""
+    if is_folder:
         if out is None or as_json:
-            raise SettingError("A folder of rows is answered into another, and nowhere else: give --out, not --json.")
+            raise SettingError("A folder of rows is answered into another folder: give --out, and not --json.")
         return Path(out)
-    place = None if out is None else check_output(out, _KINDS)
-    if workers > 1 and (place is None or as_json or {Path(rows).suffix.lower(), place.suffix} != {".parquet"}):
+    path = None if out is None else check_output(out, _SUFFIXES)
+    if workers > 1 and (path is None or as_json or {Path(rows).suffix.lower(), path.suffix} != {".parquet"}):
         raise SettingError(
-            "--workers shares out parquet files: give rows and --out as .parquet, or as folders, and not --json."
+            "--workers above 1 is for parquet files: give rows and --out as .parquet or as folders, and not --json."
         )
-    return place
+    return path
 
 
 def _answer_folder(
-    explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
+    explainer: PartitionExplainer, rows: str, out: Path, totals: Totals, workers: int, size: int
 ) -> str:
-    """Answer all files of a folder; how to call them."""
+    """Answer the files of a folder, and describe them in a few words."""
     from avcg.batch.shards import Shards
 
-    shards = Shards.of(rows, place, explainer)
+    shards = Shards.of(rows, out, explainer)
     with progress("Answering", len(shards.files)) as bar:
-        for done, each in enumerate(shards.answered(workers, size), start=1):
-            totals.add(each)
+        for done, file_totals in enumerate(shards.answer(workers, size), start=1):
+            totals.add(file_totals)
             bar(done, f"{totals.rows:,} rows")
     return f"{len(shards.files):,} files in {rows}"
 
 
-def _answer_shared(
-    explainer: PartitionExplainer, rows: str, place: Path, totals: Totals, workers: int, size: int
+def _answer_in_processes(
+    explainer: PartitionExplainer, rows: str, out: Path, totals: Totals, workers: int, size: int
 ) -> str:
-    """Answer one file by several processes; its name."""
+    """Answer one parquet file in several processes, and give its name."""
     from avcg.batch.parquet import ParquetAnswers
     from avcg.batch.readers import ParquetRows
-    from avcg.batch.shards import answer_pieces
-    from avcg.cli.explain_options import open_rows_and_file
+    from avcg.batch.shards import answer_chunks
+    from avcg.cli.explain_options import open_source_and_writer
 
     with (
-        open_rows_and_file(rows, place, explainer.answerer(), totals) as (source, writer),
+        open_source_and_writer(rows, out, explainer.answerer(), totals) as (source, writer),
         progress("Answering", source.total or 1) as bar,
     ):
         assert isinstance(source, ParquetRows)
         assert isinstance(writer, ParquetAnswers)
-        for table, each in answer_pieces(explainer, source, workers, size):
+        for table, chunk_totals in answer_chunks(explainer, source, workers, size):
             writer.add_table(table)
-            totals.add(each)
+            totals.add(chunk_totals)
             bar(totals.rows, f"{totals.rows:,} rows")
     return source.name
 
 
-def _answer_all(
-    answerer: Answerer, rows: str, place: Path | None, totals: Totals, size: int, *, as_json: bool
+def _answer_file(
+    answerer: Answerer, rows: str, out: Path | None, totals: Totals, size: int, *, as_json: bool
 ) -> tuple[str, list[dict[str, object]]]:
-    """Answer and write; the name of what was read, and the first answers."""
-    from avcg.batch.writers import records
-    from avcg.cli.explain_options import open_rows_and_file
+    """Answer one file in this process, and give its name and the first answers."""
+    from avcg.batch.writers import json_lines
+    from avcg.cli.explain_options import open_source_and_writer
 
-    shown = list[dict[str, object]]()
+    first_answers = list[dict[str, object]]()
     with (
-        open_rows_and_file(rows, place, answerer, totals) as (source, writer),
+        open_source_and_writer(rows, out, answerer, totals) as (source, writer),
         progress("Answering", source.total or 1) as bar,
     ):
-        for piece in source.pieces(size):
-            blocks = answerer.answer(piece)
-            totals.count(piece, blocks)
+        for chunk in source.chunks(size):
+            blocks = answerer.answer(chunk)
+            totals.count(chunk, blocks)
             if writer is not None:
                 writer.add(blocks)
             for block in blocks:
                 if as_json:
-                    for line in records(block):
+                    for line in json_lines(block):
                         typer.echo(line)
-                elif len(shown) < _SHOWN:
-                    shown += _first(block, _SHOWN - len(shown))
+                elif len(first_answers) < _MAX_SHOWN:
+                    first_answers += _first(block, _MAX_SHOWN - len(first_answers))
             bar(source.done, f"{totals.rows:,} rows")
-    return source.name, shown
+    return source.name, first_answers
 
 
-def _first(block: Answered, count: int) -> list[dict[str, object]]:
-    own = block.own()
-    return [{name: values[i] for name, values in own.items()} for i in range(min(count, len(block.each)))]
+def _first(block: AnsweredRows, count: int) -> list[dict[str, object]]:
+    results = block.results()
+    count = min(count, len(block.row_of_answer))
+    return [{name: values[i] for name, values in results.items()} for i in range(count)]
 
 
-def _say(
-    screen: Console, totals: Totals, target: object, name: str, shown: list[dict[str, object]], place: Path | None
+def _print_summary(
+    screen: Console,
+    totals: Totals,
+    target: object,
+    name: str,
+    first_answers: list[dict[str, object]],
+    out: Path | None,
 ) -> None:
     from rich import box
     from rich.table import Table
@@ -196,16 +211,16 @@ def _say(
 
     already = f", {totals.left_out:,} of which have {target!r} already" if totals.left_out else ""
     screen.print(f"{totals.rows:,} rows of {name}{already}", markup=False)
-    if place is None and shown:
-        table = Table(box=box.SIMPLE_HEAD, title=f"The first {len(shown)} answers", title_justify="left")
+    if out is None and first_answers:
+        table = Table(box=box.SIMPLE_HEAD, title=f"The first {len(first_answers)} answers", title_justify="left")
         for head in ("row", "status", "what to change", "probability", "models that agree"):
             table.add_column(head, justify="right" if head == "row" else "left")
-        for line in shown:
-            sure = "" if line["agreeing"] is None else f"{line['agreeing']} of {line['n_models']}"
-            if sure:
-                sure += f": at least {at_least(line['lower_bound'])} of all"
-            chance = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
-            table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), chance, sure)
+        for line in first_answers:
+            agreement = "" if line["agreeing"] is None else f"{line['agreeing']} of {line['n_models']}"
+            if agreement:
+                agreement += f": at least {at_least(line['lower_bound'])} of all"
+            probabilities = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
+            table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), probabilities, agreement)
         screen.print(table)
     table = Table(box=box.SIMPLE_HEAD, title="All answers", title_justify="left")
     table.add_column("status")
@@ -216,5 +231,5 @@ def _say(
             table.add_row(status, f"{totals.statuses[status]:,}", meaning)
     if totals.statuses:
         screen.print(table)
-    if place is not None:
-        screen.print(f"Written to {place}", markup=False)
+    if out is not None:
+        screen.print(f"Written to {out}", markup=False)

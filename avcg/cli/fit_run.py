@@ -12,7 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.auditing.audit import TOLD
-from avcg.batch.chunks import ArrowPiece, TextPiece, inferred
+from avcg.batch.chunks import ArrowChunk, TextChunk, inferred
 from avcg.batch.parsing import check_columns, label_of, number_range, split_column
 from avcg.batch.readers import open_rows
 from avcg.errors import DataError, SettingError, enumerate_some
@@ -166,10 +166,10 @@ def read_config(config: FitConfig) -> Table:
     )
 
 
-def _column(piece: TextPiece | ArrowPiece, name: str, *, as_text: bool) -> pd.Series[Any]:
+def _column(piece: TextChunk | ArrowChunk, name: str, *, as_text: bool) -> pd.Series[Any]:
     reading = "text" if as_text else inferred(piece, name)
     if reading is None:
-        assert isinstance(piece, ArrowPiece)
+        assert isinstance(piece, ArrowChunk)
         kind = piece.table.column(name).type
         raise DataError(
             f"Column {name!r} is of type {kind}, which is neither a number, a text nor true or false. Convert it (dates"
@@ -181,7 +181,7 @@ def _column(piece: TextPiece | ArrowPiece, name: str, *, as_text: bool) -> pd.Se
     return column
 
 
-def _outcomes(piece: TextPiece | ArrowPiece, name: str) -> NDArray[Any]:
+def _outcomes(piece: TextChunk | ArrowChunk, name: str) -> NDArray[Any]:
     column = _column(piece, name, as_text=False)
     missing = int(column.isna().sum())
     if missing:

@@ -25,9 +25,9 @@ from avcg.hypotheses.split import HypothesisSplit
 from avcg.io.folder import (
     FORMAT,
     VERSION,
-    as_read,
-    misnoted,
-    notes_of,
+    json_round_trip,
+    invalid_note,
+    stored_notes,
     read_folder,
     read_manifest,
     validate,
@@ -105,8 +105,8 @@ def save(
     """Write a fitted explainer to a folder; see `AVCG.save`."""
     if not hasattr(explainer, "is_fitted_"):
         raise SettingError("Only a fitted explainer can be saved. Call fit first.")
-    notes = as_read(about or {})
-    wrong = misnoted(notes, explainer.classes_.tolist())
+    notes = json_round_trip(about or {})
+    wrong = invalid_note(notes, explainer.classes_.tolist())
     if wrong is not None:
         raise SettingError(f"These notes cannot be kept, since commands go by them: {wrong}.")
     space, probe = explainer.space_, _probe(explainer)
@@ -142,7 +142,7 @@ def about(path: str | Path) -> dict[str, Any]:
     Raises:
         ArtifactError: If the folder is missing, changed or newer than this avcg, or commands cannot go by its notes.
     """
-    return notes_of(path, read_manifest(path, FORMAT, VERSION))
+    return stored_notes(path, read_manifest(path, FORMAT, VERSION))
 
 
 def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:

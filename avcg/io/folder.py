@@ -1,8 +1,8 @@
-"""A folder that is whole at every moment: files named by their content, and one manifest that names them.
+"""Folders of files that are complete at every moment: files named by their content, and a manifest that lists them.
 
-New files are written beside the old ones; then the manifest is replaced, which happens at once or not at all; then
-what no manifest names any more is removed. Whoever is interrupted leaves the folder as it was, or as it should be.
-Nothing but the standard library.
+New files are written beside the old ones. Then the manifest is replaced, which either happens or does not, and files
+that it does not list are removed. An interrupted save leaves either the old content or the new. Needs the standard
+library alone.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from avcg.files import replace_file
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: there, two saves into one folder must not meet
+except ImportError:  # Windows has no such locks, so two processes must not save to one folder at the same time
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
 FORMAT, VERSION = "avcg.artifact", 2  # of stored explainers
-_DIGITS = 16  # of a hash in a file's name
-_LARGEST = 2**63  # no whole number that means something is larger
-# What only a save can have left: files named by their content, and halves of files.
-_OURS = re.compile(rf"[a-z]+(-[0-9]+)?-[0-9a-f]{{{_DIGITS}}}\.[a-z]+|\.avcg-[0-9a-f]+\.part")
+_HASH_DIGITS = 16  # of the hash in a file name
+_MAX_INT = 2**63  # whole numbers of JSON that are not 64-bit integers are refused
+# Names that only a save gives: files named by their content, and incomplete files.
+_OWN_FILE = re.compile(rf"[a-z]+(-[0-9]+)?-[0-9a-f]{{{_HASH_DIGITS}}}\.[a-z]+|\.avcg-[0-9a-f]+\.part")
 _NAME = re.compile(r"[a-z]+(-[0-9]+)?\.[a-z]+")
-# Notes of whoever saves that commands go by; all others are for people.
+# Notes that commands rely on; any others are for people.
 _NOTES = {"positive?": (bool, float, str), "dtypes?": {...: str}, "assumption?": str, ...: object}
 
 
 def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[str, bytes]) -> None:
-    """Write a folder, or leave what was there.
+    """Write a folder completely, or leave it as it was.
 
     Args:
-        path: The folder; made where there is none.
-        content: Of the manifest, plain values.
-        files: By a name such as ``weights.safetensors`` or ``model-1.onnx``.
+        path: Path of the folder; it is created if it does not exist.
+        content: Entries of the manifest, as values of JSON; ``format`` and ``version`` among them.
+        files: Content of each file, by a name such as ``weights.safetensors`` or ``model-1.onnx``.
 
     Raises:
-        ArtifactError: If it cannot be written, or is a folder of something else.
-        SettingError: If the content is more than JSON can hold.
+        ArtifactError: If the folder cannot be written, or has other content.
+        SettingError: If an entry of the manifest is not a value of JSON.
     """
     folder = Path(path)
-    named = {name: _named(name, data) for name, data in files.items()}
-    manifest = as_read({**content, "files": named})
+    entries = {name: _entry(name, data) for name, data in files.items()}
+    manifest = json_round_trip({**content, "files": entries})
     manifest["sha256"] = _digest(manifest)
     try:
         check_folder(folder, content["format"])
         folder.mkdir(parents=True, exist_ok=True)
-        with _alone(folder) as finalize:
-            _refuse_strangers(folder, content["format"])
+        with _lock(folder) as sync:
+            _check_content(folder, content["format"])
             for name, data in files.items():
-                place = folder / named[name]["file"]
-                if not _holds(place, data):
-                    replace_file(place, data)
-            finalize()  # all that the manifest will name is there before it is
+                file = folder / entries[name]["file"]
+                if not _has_content(file, data):
+                    replace_file(file, data)
+            sync()  # the files must be on the disk before a manifest lists them
             replace_file(folder / MANIFEST, _text(manifest))
-            finalize()
-            kept = {MANIFEST, *(entry["file"] for entry in named.values())}
-            for one in folder.iterdir():
-                if one.name not in kept and _OURS.fullmatch(one.name):
-                    with suppress(OSError):  # some systems keep what is being read; the next save tries again
-                        one.unlink()
+            sync()
+            kept = {MANIFEST, *(entry["file"] for entry in entries.values())}
+            for file in folder.iterdir():
+                if file.name not in kept and _OWN_FILE.fullmatch(file.name):
+                    with suppress(OSError):  # some systems keep files that are being read; the next save removes them
+                        file.unlink()
     except ArtifactError:
         raise
     except OSError as error:
@@ -76,90 +76,96 @@ def write_folder(path: str | Path, content: Mapping[str, Any], files: Mapping[st
 
 
 def check_folder(path: str | Path, kind: str) -> None:
-    """Whether a folder can be written here, for those who have slow work to do first.
+    """Check that a folder can be written, before slow work is done for it.
 
     Args:
-        path: The folder; there need not be one.
-        kind: The format that its manifest would name.
+        path: Path of the folder, which need not exist.
+        kind: Format of its manifest.
 
     Raises:
-        ArtifactError: If it is a file, or a folder of something else, or may not be written.
+        ArtifactError: If the path is a file, or a folder that has other content or cannot be written.
     """
     folder = Path(path)
     try:
         if folder.exists() and not folder.is_dir():
             raise ArtifactError(f"{folder} is a file. Give the name of a folder.")
         if folder.is_dir():
-            _refuse_strangers(folder, kind)
-        there = next(one for one in (folder.absolute(), *folder.absolute().parents) if one.exists())
+            _check_content(folder, kind)
+        existing = next(part for part in (folder.absolute(), *folder.absolute().parents) if part.exists())
     except PermissionError as error:
         raise ArtifactError(f"{folder} cannot be written: {error.strerror}.") from None
-    if not there.is_dir():
-        raise ArtifactError(f"{folder} cannot be written: {there} is a file.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise ArtifactError(f"{folder} cannot be written: nothing may be written in {there}.")
+    if not existing.is_dir():
+        raise ArtifactError(f"{folder} cannot be written: {existing} is a file.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ArtifactError(f"{folder} cannot be written: there is no permission to write in {existing}.")
 
 
 def read_folder(
     path: str | Path, kind: str, version: int, names: Iterable[str] | None = None
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the files of a folder, every byte checked, all of one save even where another is under way.
+    """Read the manifest and files of one save, even while another save replaces them. All checksums are compared.
 
     Args:
-        path: The folder.
-        kind: The format that its manifest must name.
-        version: The one that can be read.
-        names: The files to read; None: all.
+        path: Path of the folder.
+        kind: Format that the manifest must have.
+        version: Version of the format that can be read.
+        names: Names of the files to read; None: all.
 
     Raises:
-        ArtifactError: If something is missing, changed, newer or of another kind.
+        ArtifactError: If something is missing, changed, or of another format or version.
     """
     while True:
-        before = _stamp(path)
+        stamp = _manifest_stamp(path)
         manifest = read_manifest(path, kind, version)
         try:
-            wanted = manifest["files"] if names is None else names
-            return manifest, {name: read_file(path, manifest, name) for name in wanted}
+            names_to_read = manifest["files"] if names is None else names
+            return manifest, {name: read_file(path, manifest, name) for name in names_to_read}
         except ArtifactError:
-            if _stamp(path) == before:
+            if _manifest_stamp(path) == stamp:
                 raise
-            # It has just been replaced by another, perhaps with the same words.
+            # Another save replaced the files meanwhile: read those.
 
 
-def _stamp(path: str | Path) -> tuple[int, int] | None:
-    """Which manifest a folder has: every save writes a new one."""
+def _manifest_stamp(path: str | Path) -> tuple[int, int] | None:
+    """A value that differs after every save, even one of the same content."""
     with suppress(OSError, ValueError):
-        found = (Path(path) / MANIFEST).stat()
-        return found.st_ino, found.st_mtime_ns
+        status = (Path(path) / MANIFEST).stat()
+        return status.st_ino, status.st_mtime_ns
     return None
 
 
 def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
-    """What a folder says of itself.
+    """Read the manifest of a folder and compare its checksum.
+
+    Args:
+        path: Path of the folder.
+        kind: Format that the manifest must have.
+        version: Version of the format that can be read.
 
     Raises:
-        ArtifactError: If it is missing, changed, newer or of another kind.
+        ArtifactError: If the manifest is missing, changed, or of another format or version.
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ArtifactError(f"There is no folder {str(path)!r}. Give one that save, or avcg fit, wrote.")
-    place = folder / MANIFEST
-    if not place.is_file():
-        raise ArtifactError(f"{folder} has no {MANIFEST}, so it is no artifact.")
+        raise ArtifactError(f"There is no folder {str(path)!r}. Give one that AVCG.save or avcg fit wrote.")
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise ArtifactError(f"{folder} has no {MANIFEST}. Give a folder that AVCG.save or avcg fit wrote.")
     try:
-        data = place.read_bytes()
+        data = file.read_bytes()
         manifest = json.loads(data)
         text = _text(manifest)
     except (ValueError, OSError, RecursionError) as error:
-        raise ArtifactError(f"{place} cannot be read: {error}.") from None
+        raise ArtifactError(f"{file} cannot be read: {error}.") from None
     wrong = validate(manifest, {"format": str, "version": int, ...: object})
     if wrong is not None:
-        raise ArtifactError(f"{place} is no manifest: {wrong}.")
+        raise ArtifactError(f"{file} is not a manifest of avcg: {wrong}.")
     if manifest["format"] != kind:
         raise ArtifactError(
-            f"{folder} holds {manifest['format']!r}, not {kind!r}. Give a folder that save, or avcg fit, wrote; where"
-            " an older avcg wrote it, fit the explainer again and save it."
+            f"{folder} holds {manifest['format']!r}, not {kind!r}. Give a folder that AVCG.save or avcg fit wrote. If an"
+            " older avcg wrote it, fit the explainer again and save it."
         )
+
     if manifest["version"] != version:
         older = manifest["version"] < version
         raise ArtifactError(
@@ -167,132 +173,142 @@ def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
             f" {'Fit the explainer again and save it' if older else 'Update avcg'}."
         )
     if text != data or manifest.get("sha256") != _digest(manifest):
-        raise ArtifactError(f"{place} was changed after it was written. Save the explainer again.")
+        raise ArtifactError(f"{file} was changed after it was written. Save the explainer again.")
     wrong = validate(manifest.get("files"), {...: {"file": str, "sha256": str, "bytes": int}}, "files")
     for name, entry in ({} if wrong else manifest["files"]).items():
-        # So that a manifest cannot name files of another folder.
-        if not _NAME.fullmatch(name) or entry["file"] != _place(name, entry["sha256"]):
-            wrong = f"{entry['file']!r} is no name for {name!r}"
+        # A manifest must not list files outside of its folder.
+        if not _NAME.fullmatch(name) or entry["file"] != _file_name(name, entry["sha256"]):
+            wrong = f"{entry['file']!r} is not the file name of {name!r}"
     if wrong is not None:
-        raise ArtifactError(f"{place} is not what save writes: {wrong}.")
+        raise ArtifactError(f"{file} was not written by AVCG.save: {wrong}.")
     return manifest
 
 
 def read_file(path: str | Path, manifest: Mapping[str, Any], name: str) -> bytes:
-    """One file of a folder, checked.
+    """Read a file of a folder and compare its checksum.
+
+    Args:
+        path: Path of the folder.
+        manifest: Manifest of the folder.
+        name: Name of the file in the manifest.
 
     Raises:
-        ArtifactError: If the folder has none of this name, or it was changed.
+        ArtifactError: If the manifest does not list the file, or the file is missing or changed.
     """
     if name not in manifest["files"]:
         raise ArtifactError(f"{path} has no {name}.")
     entry = manifest["files"][name]
-    place = Path(path) / entry["file"]
-    if not place.is_file():
+    file = Path(path) / entry["file"]
+    if not file.is_file():
         raise ArtifactError(f"{path} lacks {entry['file']} ({name}).")
     try:
-        # The size first, so that no more is read than was written.
-        data = place.read_bytes() if place.stat().st_size == entry["bytes"] else None
+        # The size is compared first, so that a file that has grown is not read.
+        data = file.read_bytes() if file.stat().st_size == entry["bytes"] else None
     except OSError as error:
-        raise ArtifactError(f"{place} cannot be read: {error.strerror}.") from None
+        raise ArtifactError(f"{file} cannot be read: {error.strerror}.") from None
     if data is None or hashlib.sha256(data).hexdigest() != entry["sha256"]:
-        raise ArtifactError(f"{place} was changed or cut off after it was written.")
+        raise ArtifactError(f"{file} was changed or truncated after it was written.")
     return data
 
 
-def misnoted(notes: Any, labels: Sequence[Any]) -> str | None:
-    """What keeps the notes in a manifest from being gone by; None where nothing does.
+def invalid_note(notes: Any, labels: Sequence[Any]) -> str | None:
+    """The first note that commands could not rely on; None if there is none.
 
     Args:
-        notes: As `json.loads` gives them.
-        labels: Of the model, likewise.
+        notes: Notes of an explainer, as values of JSON.
+        labels: Labels of its classes, as values of JSON.
 
-    >>> misnoted({"positive": "maybe", "by": "someone"}, ["no", "yes"])
-    "about.positive is 'maybe', which is no label: there is 'no', 'yes'"
+    >>> invalid_note({"positive": "maybe", "by": "someone"}, ["no", "yes"])
+    "about.positive is 'maybe', which is not a label: there is 'no', 'yes'"
     """
     wrong = validate(notes, _NOTES, "about")
     if wrong is not None or "positive" not in notes:
         return wrong
-    wanted = notes["positive"]
-    if any(wanted == one and isinstance(wanted, bool) is isinstance(one, bool) for one in labels):
+    positive = notes["positive"]
+    if any(positive == label and isinstance(positive, bool) is isinstance(label, bool) for label in labels):
         return None
-    return f"about.positive is {wanted!r:.60}, which is no label: there is {enumerate_some(labels, 12)}"
+    return f"about.positive is {positive!r:.60}, which is not a label: there is {enumerate_some(labels, 12)}"
 
 
-def notes_of(path: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
-    """What was noted when an explainer was saved.
+def stored_notes(path: str | Path, manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """The notes that were saved with an explainer.
+
+    Args:
+        path: Path of the folder, for the error message.
+        manifest: Manifest of the folder.
 
     Raises:
-        ArtifactError: If commands cannot go by it, with the folder and the note.
+        ArtifactError: If there is a note that commands cannot rely on.
     """
     labels = {"classes": {"values": [object], ...: object}, ...: object}
-    found: dict[str, Any] = manifest.get("about", {})
-    wrong = validate(manifest, labels) or misnoted(found, manifest["classes"]["values"])
+    notes: dict[str, Any] = manifest.get("about", {})
+    wrong = validate(manifest, labels) or invalid_note(notes, manifest["classes"]["values"])
     if wrong is not None:
-        raise ArtifactError(f"The notes in {path} cannot be gone by: {wrong}. Save the explainer again without it.")
-    return found
+        raise ArtifactError(f"A note in {path} is invalid: {wrong}. Save the explainer again without it.")
+    return notes
 
 
 def validate(value: Any, pattern: Any, where: str = "it") -> str | None:
-    """Where a value of JSON is not as a pattern says; None where it is.
+    """The first difference between a value of JSON and a pattern, in words; None if the value matches.
 
     Args:
-        value: As `json.loads` gives it.
-        pattern: A type (whole numbers are floats too, truths are no numbers); a tuple of patterns of which one must
-            fit; a list of the pattern of all items, or of each; a dictionary of patterns by name, those that end in
-            ``?`` for what may be left out and ``...`` for all other names; or a value.
-        where: What to call the value.
+        value: A value as `json.loads` gives it.
+        pattern: One of: a type (an integer is also a float, a boolean is not a number); a tuple of alternative
+            patterns; a list of one pattern for all items, or of one pattern for each item; a dictionary of patterns by
+            name, where a name that ends in ``?`` is optional and ``...`` stands for any other name; or a value.
+        where: Name of the value, for the result.
 
     >>> validate({"name": "a", "size": [1, "2"]}, {"name": str, "size": [int], "note?": str})
     "it.size[1] is '2'"
     """
     wrong = f"{where} is {value!r:.60}"
     if isinstance(pattern, tuple):
-        return None if any(validate(value, one) is None for one in pattern) else wrong
+        return None if any(validate(value, alternative) is None for alternative in pattern) else wrong
     if isinstance(pattern, list):
         if not isinstance(value, list) or len(value) != len(pattern) != 1:
             return wrong
-        each = pattern * len(value) if len(pattern) == 1 else pattern
-        found = (validate(one, inner, f"{where}[{i}]") for i, (one, inner) in enumerate(zip(value, each, strict=True)))
-        return next((one for one in found if one is not None), None)
+        patterns = pattern * len(value) if len(pattern) == 1 else pattern
+        items = enumerate(zip(value, patterns, strict=True))
+        differences = (validate(item, inner, f"{where}[{i}]") for i, (item, inner) in items)
+        return next((difference for difference in differences if difference is not None), None)
     if isinstance(pattern, dict):
         if not isinstance(value, dict):
             return wrong
-        lacking = [name for name in pattern if name is not ... and name[-1:] != "?" and name not in value]
-        if lacking:
-            return f"{where} lacks {lacking[0]!r}"
-        for name, one in value.items():
+        missing = [name for name in pattern if name is not ... and name[-1:] != "?" and name not in value]
+        if missing:
+            return f"{where} lacks {missing[0]!r}"
+        for name, item in value.items():
             inner = pattern.get(name, pattern.get(f"{name}?", pattern.get(...)))
-            found_here = f"{where} has {name!r}" if inner is None else validate(one, inner, f"{where}.{name}")
-            if found_here is not None:
-                return found_here
+            difference = f"{where} has {name!r}" if inner is None else validate(item, inner, f"{where}.{name}")
+            if difference is not None:
+                return difference
         return None
     if isinstance(pattern, type):
-        kinds = (int, float) if pattern is float else pattern
-        fits = isinstance(value, kinds) and (pattern in (bool, object) or not isinstance(value, bool))
-        fits = fits and (type(value) is not int or abs(value) < _LARGEST)
+        types = (int, float) if pattern is float else pattern
+        matches = isinstance(value, types) and (pattern in (bool, object) or not isinstance(value, bool))
+        matches = matches and (type(value) is not int or abs(value) < _MAX_INT)
     else:
-        fits = type(value) is type(pattern) and value == pattern
-    return None if fits else wrong
+        matches = type(value) is type(pattern) and value == pattern
+    return None if matches else wrong
 
 
-def as_read(content: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON makes of some values.
+def json_round_trip(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content as it is after it was written to JSON and read again.
 
     Raises:
-        SettingError: If they are more than JSON can hold.
+        SettingError: If there are values that JSON does not have.
     """
     try:
-        found: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False, default=_scalar))
+        result: dict[str, Any] = json.loads(json.dumps(content, allow_nan=False, default=_scalar))
     except (TypeError, ValueError) as error:
         raise SettingError(
-            f"Only texts, finite numbers, truths, lists and dictionaries can be saved: {error}"
+            f"Only texts, finite numbers, booleans, lists and dictionaries can be saved: {error}"
         ) from None
-    return found
+    return result
 
 
 def _scalar(value: Any) -> Any:
-    if hasattr(value, "item"):  # numpy's, which are as good
+    if hasattr(value, "item"):  # a number of numpy
         return value.item()
     raise TypeError(f"there is a {type(value).__name__}, {value!r:.60}.")
 
@@ -306,30 +322,35 @@ def _digest(manifest: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, allow_nan=False).encode()).hexdigest()
 
 
-def _named(name: str, data: bytes) -> dict[str, Any]:
+def _entry(name: str, data: bytes) -> dict[str, Any]:
     digest = hashlib.sha256(data).hexdigest()
-    return {"file": _place(name, digest), "sha256": digest, "bytes": len(data)}
+    return {"file": _file_name(name, digest), "sha256": digest, "bytes": len(data)}
 
 
-def _place(name: str, digest: str) -> str:
-    stem, _, kind = name.rpartition(".")
-    return f"{stem}-{digest[:_DIGITS]}.{kind}"
+def _file_name(name: str, digest: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    return f"{stem}-{digest[:_HASH_DIGITS]}.{suffix}"
 
 
-def _refuse_strangers(folder: Path, kind: str) -> None:
-    """A save removes what is no longer named, so it does not go where other things live."""
-    names = {one.name for one in folder.iterdir()}
-    strangers = {name for name in names if not _OURS.fullmatch(name)}
-    damaged = strangers == {MANIFEST} != names  # an artifact's own files, and a manifest that no longer says so
-    place, start = folder / MANIFEST, _text({"format": kind}).removesuffix(b"\n}")
-    known = place.is_file() and place.read_bytes().startswith(start)
-    if strangers and not known and not damaged:
-        raise ArtifactError(f"{folder} is a folder with other things in it. Give a new one, or an artifact's own.")
+def _check_content(folder: Path, kind: str) -> None:
+    """Refuse a folder with other content than a save: a save removes the files that it does not list."""
+    names = {file.name for file in folder.iterdir()}
+    others = {name for name in names if not _OWN_FILE.fullmatch(name)}
+    damaged = others == {MANIFEST} != names  # files of a save, and a manifest that cannot be recognised any more
+    manifest, start = folder / MANIFEST, _text({"format": kind}).removesuffix(b"\n}")
+    recognised = manifest.is_file() and manifest.read_bytes().startswith(start)
+    if others and not recognised and not damaged:
+        raise ArtifactError(
+            f"{folder} has other files in it. Give a new folder, or one that an explainer was saved to."
+        )
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[Callable[[], None]]:
-    """One save at a time, and a way to have names on the disk; ends with the process, however that ends."""
+def _lock(folder: Path) -> Iterator[Callable[[], None]]:
+    """Hold the lock for saving to a folder; gives a function that syncs its file names to the disk.
+
+    The system releases the lock when the process ends in any way.
+    """
     if fcntl is None:
         yield lambda: None
         return
@@ -342,6 +363,6 @@ def _alone(folder: Path) -> Iterator[Callable[[], None]]:
         os.close(handle)
 
 
-def _holds(path: Path, data: bytes) -> bool:
-    own = path.is_file() and not path.is_symlink()
-    return own and path.stat().st_size == len(data) and path.read_bytes() == data
+def _has_content(path: Path, data: bytes) -> bool:
+    regular = path.is_file() and not path.is_symlink()
+    return regular and path.stat().st_size == len(data) and path.read_bytes() == data

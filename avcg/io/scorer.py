@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtifactError, SchemaError, SettingError
 from avcg.explainers.records import MOST_ANSWERS, Option, Row
-from avcg.io.folder import FORMAT, VERSION, notes_of, read_folder, read_manifest
+from avcg.io.folder import FORMAT, VERSION, stored_notes, read_folder, read_manifest
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.method.delivery import check_delivery, needed_votes, statuses
@@ -69,7 +69,7 @@ class Scorer:
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
         self.n_models = len(stored.bounds) - 1
-        self.assumption: str | None = notes_of(path, manifest).get("assumption")
+        self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
         self._mean, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
         self._lately = threading.local()  # several threads may ask at once

@@ -141,11 +141,11 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
     Args:
         path: A folder that `AVCG.save` wrote.
     """
-    from avcg.io.folder import FORMAT, VERSION, notes_of, read_manifest
+    from avcg.io.folder import FORMAT, VERSION, stored_notes, read_manifest
     from avcg.io.scorer import Scorer
 
     manifest = read_manifest(path, FORMAT, VERSION)
-    assumption = notes_of(path, manifest).get("assumption")
+    assumption = stored_notes(path, manifest).get("assumption")
     loaded: list[AVCG] = []
 
     def explainer() -> AVCG:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from avcg.batch.chunks import readings_of, typed
+from avcg.batch.chunks import cell_types_of, read_frame
 from avcg.batch.readers import open_rows
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Feature
@@ -27,10 +27,10 @@ def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dic
     """
     with open_rows(str(path)) as source:
         check_names([name for name in source.columns if name in schema.names], schema.names)
-        piece = next(iter(source.pieces(limit)), None)
-    if piece is None:
+        chunk = next(iter(source.chunks(limit)), None)
+    if chunk is None:
         raise DataError(f"There are no rows in {path}.")
-    rows = typed(piece, schema, readings_of(schema, {}))
+    rows = read_frame(chunk, schema, cell_types_of(schema, {}))
     columns = [[_cell(feature, value) for value in rows[feature.name].tolist()] for feature in schema.features]
     return [dict(zip(schema.names, cells, strict=True)) for cells in zip(*columns, strict=True)]
 

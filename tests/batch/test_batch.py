@@ -33,7 +33,7 @@ ROWS = 260
 CUTS = (0, 0, 1, 40, 41, 41, 170, ROWS)  # partitions of none and of one row among them
 WISH = BatchOptions(vary=("income", "months", "housing", "owns"))
 OPTIONS = ["--vary", "income,months,housing,owns"]
-OWN = [name for name in answered.OWN if name != "row"]
+RESULT_COLUMNS = [name for name in answered.RESULT_COLUMNS if name != "row"]
 KINDS = {
     "age": pa.int16(), "income": pa.float32(), "months": pa.int64(), "owns": pa.bool_(), "member": pa.bool_(),
     "housing": pa.dictionary(pa.int8(), pa.string()), "zip": pa.large_string(), "remark": pa.string(),
@@ -117,7 +117,7 @@ def mortal(place, times=1):
 class TestPartitions:
     def test_are_answered_as_the_command_answers_files(self, whole):
         written = explained()
-        assert written.column_names[-len(answered.OWN) :] == list(answered.OWN)
+        assert written.column_names[-len(answered.RESULT_COLUMNS) :] == list(answered.RESULT_COLUMNS)
         assert delivered(written.drop_columns("row")) == delivered(whole)
         assert whole.num_rows > ROWS / 4
 
@@ -149,7 +149,7 @@ class TestPartitions:
         rows, kinds = strangers(), whole.schema
         assert kinds.equals(PartitionExplainer("art", WISH).schema(rows.schema), check_metadata=True)
         assert pa.schema(list(kinds)[: len(KINDS)]).equals(rows.schema, check_metadata=False)
-        assert [kinds.field(name).type for name in OWN] == [getattr(pa, answered.OWN[name])() for name in OWN]
+        assert [kinds.field(name).type for name in RESULT_COLUMNS] == [getattr(pa, answered.RESULT_COLUMNS[name])() for name in RESULT_COLUMNS]
         assert whole.to_pandas().index.name == "id"
 
     def test_what_no_answer_changes_is_as_it_was(self, whole):
@@ -457,7 +457,7 @@ class TestCommand:
 
     def test_pieces_come_in_their_order(self, whole):
         with shards.ParquetRows("rows.parquet") as source:
-            found = list(shards.answer_pieces(PartitionExplainer("art", WISH), source, 2, 50))
+            found = list(shards.answer_chunks(PartitionExplainer("art", WISH), source, 2, 50))
         assert len(found) == 6
         assert sum(totals.rows for _, totals in found) == ROWS
         assert delivered(pa.concat_tables([table for table, _ in found])) == delivered(explained())
@@ -478,7 +478,7 @@ class TestCommand:
             shards.ParquetRows("rows.parquet") as source,
             pytest.raises(AvcgError, match=r"A worker was killed while it was at work.* Nothing was written"),
         ):
-            list(shards.answer_pieces(mortal(tmp_path / "killed")("art", WISH), source, 2, 50))
+            list(shards.answer_chunks(mortal(tmp_path / "killed")("art", WISH), source, 2, 50))
 
     @pytest.mark.parametrize(
         ("arguments", "says"),

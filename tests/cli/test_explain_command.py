@@ -15,13 +15,13 @@ import avcg
 from avcg.batch import answerer as answering
 from avcg.batch import columns as answered
 from avcg.batch import writers as answer_files
-from avcg.batch.chunks import readings_of, typed
+from avcg.batch.chunks import cell_types_of, typed
 from avcg.batch.readers import open_rows
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.scorer import Scorer
 
 ROWS = 700
-OWN = list(answered.OWN)
+RESULT_COLUMNS = list(answered.RESULT_COLUMNS)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
     """Several blocks and chunks in a file of a few hundred rows."""
-    monkeypatch.setattr(answering, "TOGETHER", 100)
+    monkeypatch.setattr(answering, "MAX_GROUP_ROWS", 100)
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +61,7 @@ def expected(explainer, n=1, **request):
         piece = next(source.pieces())
     dtypes = {"age": "int64", "income": "float64", "months": "float64"}
     schema = explainer.space_.schema
-    frame = typed(piece, schema, readings_of(schema, dtypes))
+    frame = typed(piece, schema, cell_types_of(schema, dtypes))
     blocks = []
     for at in range(0, len(frame), 100):
         block = frame.iloc[at : at + 100]
@@ -75,7 +75,7 @@ class TestAnswers:
         assert found.code == 0, found.err
         delivered = expected(avcg.load("art"), n=2)
         frame = pd.read_csv("two.csv", dtype={"zip": str}, na_values=[""])
-        assert list(frame) == [*strangers(1), *OWN]
+        assert list(frame) == [*strangers(1), *RESULT_COLUMNS]
         assert frame["row"].tolist() == delivered.factuals.index.repeat(2).tolist()
         assert frame["answer"].tolist() == [0, 1] * len(delivered)
         assert frame["status"].tolist() == delivered.statuses.tolist()
@@ -144,7 +144,7 @@ class TestAnswers:
         for chunk in (100, 250, 700):
             run("explain", "art", "rows.csv", "--chunk", chunk)
         assert len(set(seen)) > 1
-        assert all(count % answering.TILE == 0 for count in seen)
+        assert all(count % answering.GROUP_MULTIPLE == 0 for count in seen)
 
     def test_totals_are_a_recount(self):
         found = run("explain", "art", "rows.csv", "-n", 2, "--out", "count.csv")
@@ -176,7 +176,7 @@ class TestAnswers:
         records = [json.loads(line) for line in found.out.splitlines()]
         frame = pd.read_csv("beside.csv", dtype={"zip": str})
         assert len(records) == len(frame)
-        for name in set(OWN) - {"changes"}:
+        for name in set(RESULT_COLUMNS) - {"changes"}:
             assert [record[name] for record in records] == frame[name].tolist()
         assert {record["target"] for record in records} == {"yes"}
         for record, (_, line) in zip(records[:30], frame.iterrows(), strict=False):
@@ -298,7 +298,7 @@ class TestFormats:
         assert delivered.to_json() == wanted.to_json()
 
     def test_too_many_for_json(self, monkeypatch):
-        monkeypatch.setattr(answer_files, "MOST_JSON", 150)
+        monkeypatch.setattr(answer_files, "MAX_JSON_ROWS", 150)
         found = run("explain", "art", "rows.csv", "--out", "much.json")
         assert found.code == 2
         assert "More than 150 rows want an answer" in found.err
@@ -315,11 +315,11 @@ class TestFormats:
 
     def test_nobody_to_answer(self):
         run("explain", "art", "rows.csv", "--all", "--out", "who.csv")
-        fine = pd.read_csv("who.csv", dtype=str).query("status == 'already_target'").drop(columns=OWN)
+        fine = pd.read_csv("who.csv", dtype=str).query("status == 'already_target'").drop(columns=RESULT_COLUMNS)
         fine.head(5).to_csv("fine.csv", index=False)
         found = run("explain", "art", "fine.csv", "--out", "none.csv")
         assert found.code == 0, found.err
-        assert content("none.csv") == ",".join([*fine, *OWN]) + "\n"
+        assert content("none.csv") == ",".join([*fine, *RESULT_COLUMNS]) + "\n"
         assert "5 rows of fine.csv, 5 of which have 'yes' already" in found.out
         assert run("explain", "art", "fine.csv", "--out", "none.parquet").code == 0
         assert len(pd.read_parquet("none.parquet")) == 0

@@ -26,7 +26,7 @@ from avcg.scale import answering
 from avcg.cli import main
 from avcg.io.artifact import load
 
-answering.TOGETHER = 50
+answering.MAX_GROUP_ROWS = 50
 for line in sys.stdin:
     order = json.loads(line)
     at_work, say = os.pipe()

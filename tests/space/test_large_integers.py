@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from avcg import Schema, TabularSpace
-from avcg.batch.chunks import TextPiece, whole_number
-from avcg.batch.columns import Answered
+from avcg.batch.chunks import TextChunk, parse_integer
+from avcg.batch.columns import AnsweredRows
 from avcg.errors import DataError, SchemaError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.project import changes, project, restore
@@ -195,11 +195,11 @@ def test_bounds_of_any_size_are_read_exactly():
 
 
 def test_cells_of_a_csv_are_read_to_the_last_digit():
-    assert [whole_number(text) for text in ("-9223372036854775808", "9223372036854775807", "9007199254740993")] == [
+    assert [parse_integer(text) for text in ("-9223372036854775808", "9223372036854775807", "9007199254740993")] == [
         -(2**63), 2**63 - 1, 2**53 + 1,
     ]  # fmt: skip
-    assert whole_number("9223372036854775808") is None
-    assert whole_number("-9223372036854775809") is None
+    assert parse_integer("9223372036854775808") is None
+    assert parse_integer("-9223372036854775809") is None
 
 
 def answered(piece, frame, answers):
@@ -211,13 +211,13 @@ def answered(piece, frame, answers):
         probability=nothing, probability_before=nothing, distance=nothing, changed=changed,
         repeated=np.zeros(2, bool), certificate=None, survival=0.9,
     )  # fmt: skip
-    return Answered(piece, np.arange(len(frame)), found)
+    return AnsweredRows(piece, np.arange(len(frame)), found)
 
 
 def test_a_csv_column_with_gaps_keeps_its_cells_in_parquet():
     """A gap makes floats of a column of whole numbers; what no answer changes is still written to the last digit."""
     pytest.importorskip("pyarrow")
-    piece = TextPiece(0, {"a": ["", "9007199254740993"]}, [2, 3], "x.csv")
+    piece = TextChunk(0, {"a": ["", "9007199254740993"]}, [2, 3], "x.csv")
     frame = pd.DataFrame({"a": piece.column("a", "whole")})
     block = answered(piece, frame, pd.DataFrame({"a": [4.0, frame["a"][1]]}))
     assert block.columns({"a": "whole"})["a"].to_pylist() == [4, 2**53 + 1]
@@ -228,11 +228,11 @@ def test_a_csv_column_with_gaps_keeps_its_cells_in_parquet():
 @pytest.mark.parametrize(("kind", "new"), [("uint64", 2**64 - 2048), ("int64", -(2**63)), ("int8", 4)])
 def test_parquet_columns_take_answers_of_any_size(kind, new, gap):
     pa = pytest.importorskip("pyarrow")
-    from avcg.batch.chunks import ArrowPiece
+    from avcg.batch.chunks import ArrowChunk
 
     last = int(np.iinfo(kind).max)
     table = pa.table({"a": pa.array([None if gap else 1, last], type=getattr(pa, kind)())})
-    piece = ArrowPiece(0, table, "x.parquet")
+    piece = ArrowChunk(0, table, "x.parquet")
     frame = pd.DataFrame({"a": piece.column("a", "whole")})
     answers = frame.copy()
     answers.loc[0, "a"] = new
