@@ -1,7 +1,7 @@
 """Answers to tables with millions of rows.
 
 `PartitionExplainer` is a function of a partition, Arrow in and Arrow out. `explain_shards` (a folder of parquet files,
-with joblib), `explain_ray` and `explain_spark` apply it; partitioning, scheduling and retries are left to those engines.
+with joblib), `explain_ray` and `explain_spark` apply it; those engines partition, schedule and repeat what was lost.
 """
 
 from importlib import import_module

@@ -27,8 +27,8 @@ from avcg.space.encoding import Flags, Positions
 from avcg.space.tabular import TabularSpace, table_of
 
 # Rows are answered in groups of at most MAX_GROUP_ROWS, padded to a multiple of GROUP_MULTIPLE. The last digits of a
-# probability depend on the number of rows unless it fills the tiles of a matrix product, and answers must depend neither
-# on how much of a file is read at a time nor on how a table is partitioned.
+# probability depend on the number of rows unless it fills the tiles of a matrix product, and answers must not depend on
+# how much of a file is read at a time or how a table is partitioned.
 MAX_GROUP_ROWS, GROUP_MULTIPLE = 4096, 64
 
 

@@ -9,8 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from avcg.batch.chunks import MISSING_TEXTS, ArrowChunk, CellType, Chunk, TextChunk
-from avcg.batch.chunks import decoded_array, load_pyarrow, parse_integer
+from avcg.batch.chunks import (
+    MISSING_TEXTS,
+    ArrowChunk,
+    CellType,
+    Chunk,
+    TextChunk,
+    decoded_array,
+    load_pyarrow,
+    parse_integer,
+)
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.encoding import Positions

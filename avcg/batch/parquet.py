@@ -72,6 +72,8 @@ def replacing(target: Path) -> Iterator[Path]:
         with beside(target) as temporary:
             yield temporary
     except OSError as error:
-        if isinstance(error, (AvcgError, BrokenPipeError)):  # some of ours are OSErrors; a broken pipe is standard output's
+        if isinstance(
+            error, (AvcgError, BrokenPipeError)
+        ):  # some of ours are OSErrors; a broken pipe is standard output's
             raise
         raise DataError(f"{target} cannot be written: {error.strerror or error}.") from None

@@ -237,8 +237,8 @@ def _explain_killed_worker(advice: str) -> Iterator[None]:
         yield
     except BrokenProcessPool:
         raise AvcgError(
-            f"A worker process was killed, perhaps for lack of memory. {advice}, with fewer workers or smaller chunks if"
-            " memory is short."
+            f"A worker process was killed, perhaps for lack of memory. {advice}, with fewer workers or smaller chunks"
+            " if memory is short."
         ) from None
 
 

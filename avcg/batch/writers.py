@@ -84,8 +84,8 @@ class JsonAnswers:
         self._rows += sum(len(block.answers) for block in blocks)
         if self._rows > MAX_JSON_ROWS:
             raise DataError(
-                f"A JSON document holds the answers to at most {MAX_JSON_ROWS:,} rows, and there are more. Write them to"
-                " .csv or .parquet instead."
+                f"A JSON document holds the answers to at most {MAX_JSON_ROWS:,} rows, and there are more. Write them"
+                " to .csv or .parquet instead."
             )
 
     def __enter__(self) -> Self:

@@ -128,9 +128,7 @@ def _output(rows: str, out: str | None, *, is_folder: bool, workers: int, as_jso
     return path
 
 
-def _answer_folder(
-    explainer: PartitionExplainer, rows: str, out: Path, totals: Totals, workers: int, size: int
-) -> str:
+def _answer_folder(explainer: PartitionExplainer, rows: str, out: Path, totals: Totals, workers: int, size: int) -> str:
     """Answer the files of a folder, and describe them in a few words."""
     from avcg.batch.shards import Shards
 

@@ -1,4 +1,4 @@
-"""``avcg fit``: an explainer from a file of rows."""
+"""``avcg fit``: fit an explainer to a file of rows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avcg.batch.parsing import listed
+from avcg.batch.parsing import split_list
 from avcg.console import console
 from avcg.errors import MissingExtraError, SettingError
 from avcg.explainers.records import MEANING, at_least
@@ -20,85 +20,87 @@ fit_app = typer.Typer()
 
 Between = Annotated[
     list[str] | None,
-    typer.Option(metavar="COLUMN:LOW:HIGH", help="Answers stay in this range; either side may be empty; repeatable."),
+    typer.Option(metavar="COLUMN:LOW:HIGH", help="Range that answers stay in; either side may be empty; repeatable."),
 ]
 Models = Annotated[
     list[str] | None,
     typer.Option(
         metavar="MODEL.ONNX",
-        help="A model that decides, in place of one that is trained here; of several the first decides and all are the"
-        " plausible ones.",
+        help="The deployed model, instead of a network trained here; repeatable: the first is the deployed one, and all"
+        " are the plausible models.",
     ),
 ]
 Classes = Annotated[
     str | None, typer.Option(metavar="A,B,...", help="Outcomes in the order of the models' probabilities.")
 ]
-How = Annotated[
+Resampling = Annotated[
     str | None,
-    typer.Option(
-        metavar="seed|bootstrap|subsample", help="What differs between plausible models (default: bootstrap)."
-    ),
+    typer.Option(metavar="seed|bootstrap|subsample", help="How plausible models differ (default: bootstrap)."),
 ]
 Threshold = Annotated[
     float | None,
-    typer.Option(help="Probability of --positive from which it is decided for (default: the likeliest outcome)."),
+    typer.Option(help="Probability from which the model decides for --positive (default: the likeliest outcome)."),
 ]
 
 
 @fit_app.command("fit")
 def fit(
     data: Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")],
-    target: Annotated[str, typer.Option(help="The column of outcomes.")],
-    positive: Annotated[str, typer.Option(help="The outcome that people want.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where to keep the explainer.")],
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")],
+    positive: Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder to save the explainer to.")],
     freeze: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")] = None,
     only_up: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")] = None,
     only_down: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")] = None,
     between: Between = None,
     drop: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")] = None,
     categorical: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Columns whose numbers are names, such as postcodes.")
+        str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
     ] = None,
-    at_most: Annotated[int | None, typer.Option(help="Columns that may change at once.", min=1)] = None,
+    at_most: Annotated[
+        int | None, typer.Option(help="Largest number of columns that may change at once.", min=1)
+    ] = None,
     model: Models = None,
     classes: Classes = None,
-    survival: Annotated[float, typer.Option(help="Share of models promised to agree.")] = 0.99,
-    hypotheses: Annotated[int | None, typer.Option(help="Plausible models to train (default: 20).", min=2)] = None,
-    resampling: How = None,
-    steps: Annotated[int, typer.Option(help="Of training the generator.", min=1)] = 3000,
+    survival: Annotated[float, typer.Option(help="Share of models that answers are promised to hold under.")] = 0.99,
+    hypotheses: Annotated[
+        int | None, typer.Option(help="Number of plausible models to train (default: 20).", min=2)
+    ] = None,
+    resampling: Resampling = None,
+    steps: Annotated[int, typer.Option(help="Training steps of the generator.", min=1)] = 3000,
     threshold: Threshold = None,
-    graphs: Annotated[bool, typer.Option("--graphs", help="Add graphs to answer from without torch.")] = False,
-    seed: Annotated[int, typer.Option(help="Of everything.", min=0, max=2**32 - 1)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="The figures for machines.")] = False,
+    graphs: Annotated[bool, typer.Option("--graphs", help="Add ONNX graphs that answer without torch.")] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the split and of training.", min=0, max=2**32 - 1)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Learn from a file to tell people what to change, and measure it on rows that were held out."""
-    from avcg.cli.fit_run import FitConfig, learn, read_config
+    """Fit an explainer to a file of rows, and measure it on rows that were held out."""
+    from avcg.cli.fit_run import FitConfig, fit_explainer, read_table
     from avcg.io.folder import FORMAT, check_folder
 
-    check_folder(out, FORMAT)  # before what is slow
+    check_folder(out, FORMAT)  # before anything slow
     if graphs:
         _check_graphs(model)
     config = FitConfig(
-        data, target, positive, listed(freeze), listed(only_up), listed(only_down), tuple(between or ()),
-        listed(drop), listed(categorical), at_most, tuple(model or ()), listed(classes), survival, hypotheses,
-        resampling, steps, threshold, seed,
+        data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
+        split_list(drop), split_list(categorical), at_most, tuple(model or ()), split_list(classes), survival,
+        hypotheses, resampling, steps, threshold, seed,
     )  # fmt: skip
-    table = read_config(config)
+    table = read_table(config)
     if not as_json:
-        console().print(f"{len(table.X) + len(table.held):,} rows of {data}\n{table.schema}\n", markup=False)
-    learnt = learn(config, table)
-    learnt.explainer.save(out, graphs=graphs, about=learnt.about)
-    for note in learnt.notes:
+        console().print(f"{len(table.X) + len(table.held_out):,} rows of {data}\n{table.schema}\n", markup=False)
+    result = fit_explainer(config, table)
+    result.explainer.save(out, graphs=graphs, about=result.about)
+    for note in result.notes:
         sys.stderr.write(f"avcg: {note}\n")
     if as_json:
-        typer.echo(json.dumps({"artifact": out, "positive": table.positive, **learnt.figures}, allow_nan=False))
+        typer.echo(json.dumps({"artifact": out, "positive": table.positive, **result.figures}, allow_nan=False))
     else:
-        _say(console(), learnt.figures, table.positive, out)
+        _print_summary(console(), result.figures, table.positive, out)
 
 
 def _check_graphs(models: list[str] | None) -> None:
     if models:
-        raise SettingError("--graphs is for networks that are trained here. Leave it out with --model.")
+        raise SettingError("--graphs needs the networks that are trained here. Leave it out with --model.")
     from avcg.io.onnx import missing_dependency
 
     missing = missing_dependency()
@@ -106,7 +108,7 @@ def _check_graphs(models: list[str] | None) -> None:
         raise MissingExtraError(missing, "onnx", "--graphs")
 
 
-def _say(screen: Console, figures: dict[str, Any], positive: Any, out: str) -> None:
+def _print_summary(screen: Console, figures: dict[str, Any], positive: Any, out: str) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -120,29 +122,32 @@ def _say(screen: Console, figures: dict[str, Any], positive: Any, out: str) -> N
         table.add_row(*map(Text, line))
     screen.print(table)
     screen.print(f"The promise: {figures['calibration']}", markup=False)
-    screen.print(f"What certificates assume: {figures['assumption']}", markup=False)
-    screen.print(f"\nKept in {out}. Go on with: avcg explain {out} rows.csv", markup=False)
+    screen.print(f"The assumption of certificates: {figures['assumption']}", markup=False)
+    screen.print(f"\nSaved to {out}. Next: avcg explain {out} rows.csv", markup=False)
 
 
 def _lines(figures: dict[str, Any], positive: Any) -> list[tuple[str, str, str]]:
-    """What is measured, the figure, and what it says."""
-    common = f"always saying the most frequent outcome: {figures['most_frequent']:.0%}"
+    """Lines of the summary: what was measured, the figure, and what it means."""
+    baseline = f"the most frequent outcome for every row: {figures['most_frequent']:.0%}"
     lines = [
-        ("decisions that are right", f"{figures['accuracy']:.0%}", common),
-        ("rows denied", f"{figures['denied']:,}", f"decided otherwise than {positive!r}"),
+        ("correct decisions", f"{figures['accuracy']:.0%}", baseline),
+        ("rows denied", f"{figures['denied']:,}", f"the decision is not {positive!r}"),
     ]
     if figures["measured"] is None:
-        return [*lines, ("answers", "none", "no row that was held out is denied, so that nothing could be measured")]
+        return [*lines, ("answers", "none", "no held-out row is denied, so nothing could be measured")]
     measured = figures["measured"]
-    lines.append(("answered", f"{figures['coverage']:.1%}", f"of {measured:,} denied rows: {MEANING['ok']}"))
+    lines.append(("ok", f"{figures['coverage']:.1%}", f"of {measured:,} denied rows: {MEANING['ok']}"))
     others = {status: count for status, count in figures["statuses"].items() if status != "ok"}
     lines += [(f"  {status}", f"{count:,}", MEANING[status]) for status, count in others.items()]
     if figures["survival"] is not None:
-        aside, provable = f"{figures['n_models']} models set aside", f"{at_least(figures['provable'])} of all models"
-        said = f"share of {aside} that agree, on average; promised: {figures['promise']}; all of them prove {provable}"
-        lines.append(("survival", f"{figures['survival']:.3f}", said))
+        n, provable = figures["n_models"], at_least(figures["provable"])
+        meaning = (
+            f"mean share of {n} held-out models that agree; promised: {figures['promise']}; if all {n} agree, at least"
+            f" {provable} of all models do"
+        )
+        lines.append(("survival", f"{figures['survival']:.3f}", meaning))
     if figures["distance"] is not None:
-        lines.append(("distance", f"{figures['distance']:.2f}", "what a change costs, on average"))
-        lines.append(("changes", f"{figures['changes']:.1f}", "columns, on average"))
-    lines.append(("violations", f"{figures['violations']}", "cells that may not be as they were answered"))
+        lines.append(("distance", f"{figures['distance']:.2f}", "mean distance of an answer from its row"))
+        lines.append(("changes", f"{figures['changes']:.1f}", "mean number of columns that an answer changes"))
+    lines.append(("violations", f"{figures['violations']}", "cells of answers that break a constraint"))
     return lines

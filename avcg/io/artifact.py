@@ -25,11 +25,11 @@ from avcg.hypotheses.split import HypothesisSplit
 from avcg.io.folder import (
     FORMAT,
     VERSION,
-    json_round_trip,
     invalid_note,
-    stored_notes,
+    json_round_trip,
     read_folder,
     read_manifest,
+    stored_notes,
     validate,
     write_folder,
 )

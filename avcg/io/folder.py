@@ -162,8 +162,8 @@ def read_manifest(path: str | Path, kind: str, version: int) -> dict[str, Any]:
         raise ArtifactError(f"{file} is not a manifest of avcg: {wrong}.")
     if manifest["format"] != kind:
         raise ArtifactError(
-            f"{folder} holds {manifest['format']!r}, not {kind!r}. Give a folder that AVCG.save or avcg fit wrote. If an"
-            " older avcg wrote it, fit the explainer again and save it."
+            f"{folder} holds {manifest['format']!r}, not {kind!r}. Give a folder that AVCG.save or avcg fit wrote. If"
+            " an older avcg wrote it, fit the explainer again and save it."
         )
 
     if manifest["version"] != version:

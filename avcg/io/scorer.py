@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtifactError, SchemaError, SettingError
 from avcg.explainers.records import MOST_ANSWERS, Option, Row
-from avcg.io.folder import FORMAT, VERSION, stored_notes, read_folder, read_manifest
+from avcg.io.folder import FORMAT, VERSION, read_folder, read_manifest, stored_notes
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.method.delivery import check_delivery, needed_votes, statuses

@@ -141,7 +141,7 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
     Args:
         path: A folder that `AVCG.save` wrote.
     """
-    from avcg.io.folder import FORMAT, VERSION, stored_notes, read_manifest
+    from avcg.io.folder import FORMAT, VERSION, read_manifest, stored_notes
     from avcg.io.scorer import Scorer
 
     manifest = read_manifest(path, FORMAT, VERSION)

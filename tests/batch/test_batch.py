@@ -149,7 +149,9 @@ class TestPartitions:
         rows, kinds = strangers(), whole.schema
         assert kinds.equals(PartitionExplainer("art", WISH).schema(rows.schema), check_metadata=True)
         assert pa.schema(list(kinds)[: len(KINDS)]).equals(rows.schema, check_metadata=False)
-        assert [kinds.field(name).type for name in RESULT_COLUMNS] == [getattr(pa, answered.RESULT_COLUMNS[name])() for name in RESULT_COLUMNS]
+        assert [kinds.field(name).type for name in RESULT_COLUMNS] == [
+            getattr(pa, answered.RESULT_COLUMNS[name])() for name in RESULT_COLUMNS
+        ]
         assert whole.to_pandas().index.name == "id"
 
     def test_what_no_answer_changes_is_as_it_was(self, whole):
@@ -194,7 +196,7 @@ class TestPartitions:
         assert delivered(again(strangers())) == delivered(whole)
 
     def test_an_artifact_is_read_once_in_a_process(self, monkeypatch):
-        answering.opened.cache_clear()
+        answering.load_cached.cache_clear()
         read, real = [], answering.load
         monkeypatch.setattr(answering, "load", lambda path: read.append(path) or real(path))
         for part in parts(strangers()):
@@ -234,7 +236,7 @@ MISTAKES = [
         BatchOptions(vary=["incom"]),
         strangers,
         SettingError,
-        "The 'vary' of a query names 'incom', which is no column",
+        "The 'vary' of a query names 'incom', which is not a column",
     ),
     ("art", BatchOptions(ranges={"income": (5, 1)}), strangers, AvcgError, "income"),
     ("art", BatchOptions(), lambda: strangers_without("income"), DataError, "has no column 'income'"),
@@ -264,7 +266,9 @@ class TestMistakes:
 
     def test_a_row_that_does_not_fit(self):
         rows = changed("zip", pa.array(["0100", "0101", "100", "0100", "0100"], pa.large_string()))
-        with pytest.raises(DataError, match=r"the partition, row 2 .*: column 'zip' is '100', which no training row"):
+        with pytest.raises(
+            DataError, match=r"the partition, row 2 .*: column 'zip' is '100', which is not among the training values"
+        ):
             PartitionExplainer("art")(rows)
         far = changed("income", pa.array([1.0, 2.0, 3.0, 1e60, 4.0]))
         for options in (BatchOptions(), BatchOptions(only_denied=False)):
@@ -346,7 +350,7 @@ class TestShards:
         assert totals.left_out == ROWS - whole.num_rows
         assert sum(totals.statuses.values()) == whole.num_rows
         noted = json.loads((tmp_path / "out" / "_SUCCESS").read_text())
-        assert noted == {"files": 7, **totals.noted()}
+        assert noted == {"files": 7, **totals.to_json()}
 
     def test_what_is_there_is_not_done_again(self, many, tmp_path, monkeypatch):
         done, real = [], shards.answer_file
@@ -380,7 +384,7 @@ class TestShards:
     def test_a_worker_that_is_killed_loses_and_doubles_nothing(self, many, tmp_path, whole):
         out = tmp_path / "out"
         job = shards.Shards.of(many, out, mortal(tmp_path / "killed")("art", WISH))
-        with pytest.raises(AvcgError, match=r"A worker was killed while it was at work.* Run the same again"):
+        with pytest.raises(AvcgError, match=r"A worker process was killed.* Run the same again"):
             list(job.answered(2))
         assert (tmp_path / "killed-0").exists()
         assert "_SUCCESS" not in seen(out)
@@ -422,7 +426,7 @@ class TestShards:
         out = tmp_path / "out"
         explain_shards(many, out, "art", WISH, workers=1)
         with pytest.raises(
-            SettingError, match=r"in use: .*parquet was answered by another artifact or for another wish"
+            SettingError, match=r"in use: .*parquet was answered by another explainer or with other options"
         ):
             explain_shards(many, out, "art", workers=1)
         (many / "part-0.parquet").unlink()
@@ -434,7 +438,7 @@ class TestShards:
 
 class TestCommand:
     def test_reads_the_artifact_once(self, monkeypatch):
-        answering.opened.cache_clear()
+        answering.load_cached.cache_clear()
         read, real = [], answering.load
         monkeypatch.setattr(answering, "load", lambda path: read.append(path) or real(path))
         explained()
@@ -467,8 +471,8 @@ class TestCommand:
             yield from real(self, size)
             raise DataError("rows.parquet is damaged: it ends here.")
 
-        real = shards.ParquetRows.pieces
-        monkeypatch.setattr(shards.ParquetRows, "pieces", cut_off)
+        real = shards.ParquetRows.chunks
+        monkeypatch.setattr(shards.ParquetRows, "chunks", cut_off)
         found = run("explain", "art", "rows.parquet", "--workers", 2, "--out", tmp_path / "out.parquet")
         assert (found.code, found.err) == (2, "avcg: rows.parquet is damaged: it ends here.\n")
         assert list(tmp_path.iterdir()) == []
@@ -476,20 +480,20 @@ class TestCommand:
     def test_a_worker_that_is_killed(self, tmp_path):
         with (
             shards.ParquetRows("rows.parquet") as source,
-            pytest.raises(AvcgError, match=r"A worker was killed while it was at work.* Nothing was written"),
+            pytest.raises(AvcgError, match=r"A worker process was killed.* Nothing was written"),
         ):
             list(shards.answer_chunks(mortal(tmp_path / "killed")("art", WISH), source, 2, 50))
 
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            (["rows", "--workers", 2], "A folder of rows is answered into another, and nowhere else"),
-            (["rows", "--json", "--out", "o"], "A folder of rows is answered into another, and nowhere else"),
+            (["rows", "--workers", 2], "A folder of rows is answered into another folder"),
+            (["rows", "--json", "--out", "o"], "A folder of rows is answered into another folder"),
             (["rows", "--out", "art"], "There is no .parquet file in 'rows'"),
-            (["data.csv", "--workers", 2, "--out", "o.parquet"], "--workers shares out parquet files"),
-            (["rows.parquet", "--workers", 2, "--out", "o.csv"], "--workers shares out parquet files"),
-            (["rows.parquet", "--workers", 2], "--workers shares out parquet files"),
-            (["rows.parquet", "--workers", 2, "--json", "--out", "o.parquet"], "--workers shares out parquet files"),
+            (["data.csv", "--workers", 2, "--out", "o.parquet"], "--workers above 1 is for parquet files"),
+            (["rows.parquet", "--workers", 2, "--out", "o.csv"], "--workers above 1 is for parquet files"),
+            (["rows.parquet", "--workers", 2], "--workers above 1 is for parquet files"),
+            (["rows.parquet", "--workers", 2, "--json", "--out", "o.parquet"], "--workers above 1 is for parquet files"),
         ],
     )
     def test_mistakes(self, folder, arguments, says):
@@ -526,7 +530,7 @@ class TestRay:
     def test_same_answers_even_if_an_actor_is_killed(self, ray_at_hand, whole, tmp_path, monkeypatch):
         monkeypatch.setattr(engines, "PartitionExplainer", mortal(tmp_path / "killed"))
         rows = ray_at_hand.data.from_arrow(parts(strangers()))
-        found = taken(explain_ray(rows, "art", WISH, workers=2, batch=50))
+        found = taken(explain_ray(rows, "art", WISH, workers=2, batch_size=50))
         assert (tmp_path / "killed-0").exists()
         assert delivered(found) == delivered(whole)
 

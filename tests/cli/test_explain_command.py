@@ -15,7 +15,7 @@ import avcg
 from avcg.batch import answerer as answering
 from avcg.batch import columns as answered
 from avcg.batch import writers as answer_files
-from avcg.batch.chunks import cell_types_of, typed
+from avcg.batch.chunks import cell_types_of, read_frame
 from avcg.batch.readers import open_rows
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.io.scorer import Scorer
@@ -58,15 +58,15 @@ def expected(explainer, n=1, **request):
     """What the explainer says of the same rows from Python, in the same blocks."""
     source = open_rows("rows.csv")
     with source:
-        piece = next(source.pieces())
+        chunk = next(source.chunks())
     dtypes = {"age": "int64", "income": "float64", "months": "float64"}
     schema = explainer.space_.schema
-    frame = typed(piece, schema, cell_types_of(schema, dtypes))
+    frame = read_frame(chunk, schema, cell_types_of(schema, dtypes))
     blocks = []
     for at in range(0, len(frame), 100):
         block = frame.iloc[at : at + 100]
         blocks.append(explainer.generate(block[explainer.decide(block) != "yes"], "yes", n=n, **request))
-    return answer_files.merged(blocks)
+    return answer_files.concatenate(blocks)
 
 
 class TestAnswers:
@@ -137,9 +137,9 @@ class TestAnswers:
         assert len(contents) == 1
 
     def test_rows_answered_together_fill_tiles_at_any_chunk(self, monkeypatch):
-        real, seen = answering.Answerer._together, []
+        real, seen = answering.Answerer._answer_group, []
         monkeypatch.setattr(
-            answering.Answerer, "_together", lambda self, rows: seen.append(len(rows)) or real(self, rows)
+            answering.Answerer, "_answer_group", lambda self, rows: seen.append(len(rows)) or real(self, rows)
         )
         for chunk in (100, 250, 700):
             run("explain", "art", "rows.csv", "--chunk", chunk)
@@ -364,28 +364,31 @@ class TestMistakes:
         ("arguments", "says"),
         [
             (["art", "absent.csv"], "There is no file 'absent.csv'"),
-            (["art", "rows.txt"], "Rows come as '.csv', '.parquet', or as - for standard input"),
+            (["art", "rows.txt"], "must end in '.csv', '.parquet', or be - for standard input"),
             (["art", "empty.csv"], "empty.csv is empty"),
             (["art", "headed.csv"], "headed.csv has columns and no rows"),
             (["art", "lacking.csv"], "lacking.csv has no column 'income'. Did you mean 'incom'?"),
             (["art", "word.csv"], f"word.csv, {LATE}column 'income' should be a number. Got 'much'"),
             (["art", "half.csv"], f"half.csv, {LATE}column 'age' should be a whole number, as in the training rows"),
             (["art", "gap.csv"], f"gap.csv, {LATE}column 'age' is empty, and no training row was empty there"),
-            (["art", "castle.csv"], f"{LATE}column 'housing' is 'ownn', which no training row was. Did you mean 'own'"),
+            (
+                ["art", "castle.csv"],
+                f"{LATE}column 'housing' is 'ownn', which is not among the training values. Did you mean 'own'",
+            ),
             (["art", "maybe.csv"], f"{LATE}column 'owns' should be true or false. Got 'maybe'"),
             (["art", "endless.csv"], f"{LATE}column 'income' should be a number. Got 'inf'"),
             (["art", "far.csv"], f"{LATE}Column 'income' has a value too far from the training rows"),
-            (["art", "long.csv"], "long.csv, line 22: 2 cells, where the first line names 9 columns"),
+            (["art", "long.csv"], "long.csv, line 22: 2 cells, but the first line names 9 columns"),
             (["art", "-"], "standard input is empty"),
             (["nowhere", "rows.csv"], "There is no folder 'nowhere'"),
             (["art", "rows.csv", "--target", "yes!"], "--target 'yes!' is none of the outcomes. There is: 'no', 'yes'"),
             (
                 ["art", "rows.csv", "--vary", "incom"],
-                "--vary names 'incom', which is no column. Did you mean 'income'?",
+                "--vary names 'incom', which is not a column. Did you mean 'income'?",
             ),
             (["art", "rows.csv", "--vary", "age"], "'age'"),
             (["art", "rows.csv", "--range", "incom:1:2"], "--range names 'incom'"),
-            (["art", "rows.csv", "--range", "income"], "--range says nothing of column 'income'"),
+            (["art", "rows.csv", "--range", "income"], "--range gives column 'income' no range"),
             (["art", "rows.csv", "--range", "income:a:b"], "--range must give column 'income' a lowest"),
             (["art", "rows.csv", "--range", "housing:castle"], "'castle' is none of the values of column 'housing'"),
             (["art", "rows.csv", "--min-prob", "1.0"], "--min-prob must be in (0, 1). Got 1.0"),
@@ -480,7 +483,7 @@ class TestAudit:
         [
             (["--model", "art", "--classes", "no,yes"], "A folder knows its own: leave it out"),
             (["--model", "nowhere"], "There is no file nowhere"),
-            (["--model", "."], "has no manifest.json, so it is no artifact"),
+            (["--model", "."], "has no manifest.json. Give a folder"),
         ],
     )
     def test_mistakes(self, delivered, options, says):

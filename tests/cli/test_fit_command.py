@@ -12,7 +12,7 @@ from command_line import FIT, QUICK, people, run
 
 import avcg
 from avcg.cli import fit_run
-from avcg.cli.fit_run import FitConfig, read_config
+from avcg.cli.fit_run import FitConfig, read_table
 from avcg.io.artifact import about
 from avcg.method.config import CalibrationConfig, DistillationConfig
 from avcg.method.recipe import Recipe
@@ -35,14 +35,14 @@ def fitted(folder):
 
 def config(path, **more):
     said = {"target": "approved", "positive": "yes", "drop": ("id",), "categorical": ("zip",)} | more
-    return read_config(FitConfig(str(path), **said))
+    return read_table(FitConfig(str(path), **said))
 
 
 class TestReading:
     def test_as_pandas_reads_it(self, folder):
         """Values and gaps are those that pandas.read_csv finds."""
         table = config(folder / "data.csv")
-        whole = pd.concat([table.X, table.held]).sort_index()
+        whole = pd.concat([table.X, table.held_out]).sort_index()
         expected = pd.read_csv(folder / "data.csv", dtype={"zip": object}).drop(columns=["id", "approved"])
         for name in expected:
             ours, theirs = whole[name].astype(object), expected[name].astype(object)
@@ -73,11 +73,11 @@ class TestReading:
     def test_a_fifth_of_each_outcome_is_held_out(self, folder):
         table = config(folder / "data.csv")
         for label in ("yes", "no"):
-            held, kept = (table.held_y == label).sum(), (table.y == label).sum()
-            assert abs(held / (held + kept) - 0.2) < 0.01
-        assert not set(table.X.index) & set(table.held.index)
+            held_out, kept = (table.held_y == label).sum(), (table.y == label).sum()
+            assert abs(held_out / (held_out + kept) - 0.2) < 0.01
+        assert not set(table.X.index) & set(table.held_out.index)
         other = config(folder / "data.csv", seed=1)
-        assert set(other.held.index) != set(table.held.index)
+        assert set(other.held_out.index) != set(table.held_out.index)
 
     @pytest.mark.parametrize(
         ("outcomes", "positive", "expected"),
@@ -86,7 +86,7 @@ class TestReading:
     def test_outcomes_of_every_kind(self, tmp_path, outcomes, positive, expected):
         cells = [f"{i % 7},{outcomes[i % 2]}" for i in range(40)]
         (tmp_path / "data.csv").write_text("\n".join(["x,y", *cells]))
-        table = read_config(FitConfig(str(tmp_path / "data.csv"), "y", positive))
+        table = read_table(FitConfig(str(tmp_path / "data.csv"), "y", positive))
         assert (table.positive, type(table.positive)) == (expected, type(expected))
 
     def test_an_index_of_pandas(self, tmp_path):
@@ -104,7 +104,7 @@ class TestReading:
         pd.DataFrame({"t": texts, "x": range(30), "y": [0, 1] * 15}).sample(frac=1, random_state=0).to_csv(
             tmp_path / "data.csv", index=False
         )
-        table = read_config(FitConfig(str(tmp_path / "data.csv"), "y", "1"))
+        table = read_table(FitConfig(str(tmp_path / "data.csv"), "y", "1"))
         assert table.schema["t"].categories == tuple(sorted(set(texts)))
 
 
@@ -124,8 +124,8 @@ class TestKeeping:
     def test_the_figures_are_what_they_say(self, folder, fitted):
         explainer, figures = avcg.load(folder / "kept"), about(folder / "kept")["held_out"]
         table = config(folder / "data.csv", seed=3)
-        decisions = explainer.decide(table.held)
-        denied = table.held[decisions == "no"]
+        decisions = explainer.decide(table.held_out)
+        denied = table.held_out[decisions == "no"]
         answers = explainer.generate(denied, "yes")
         delivered = np.isin(answers.statuses, ("ok", "not_robust"))
         assert figures["accuracy"] == pytest.approx((decisions == table.held_y).mean())
@@ -169,7 +169,7 @@ class TestKeeping:
         found = run("fit", folder / "data.csv", *order, "--steps", 2, "--out", folder / "no", "--json")
         assert found.code == 0, found.err
         explainer = avcg.load(folder / "no")
-        rows = config(folder / "data.csv", categorical=()).held
+        rows = config(folder / "data.csv", categorical=()).held_out
         probability = explainer.deployed_.probabilities(explainer.space_.encode(rows)).numpy()[:, 0]
         assert (explainer.decide(rows) == np.where(probability > 0.7, "no", "yes")).all()
 
@@ -241,7 +241,7 @@ class TestOtherModels:
         assert figures["n_models"] == len(explainer.split_.test) == 1
         table = config(folder / "data.csv")
         box = avcg.BlackBox(paths[0], table.X, classes=["no", "yes"])
-        assert (explainer.decide(table.held) == box.predict(table.held)).all()
+        assert (explainer.decide(table.held_out) == box.predict(table.held_out)).all()
 
     def test_the_other_order_of_outcomes_is_noticed(self, folder, onnx_models):
         options = ["--model", onnx_models[0][0], "--classes", "yes,no", "--out", folder / "turned", "--json"]
@@ -258,8 +258,8 @@ class TestOtherModels:
         assert "like the 3 that were given" in json.loads(found.out)["assumption"]
         explainer, table = avcg.load(folder / "several"), config(folder / "data.csv")
         box = avcg.BlackBox(onnx_models[0][0], table.X, classes=["no", "yes"])
-        assert (explainer.decide(table.held) == box.predict(table.held)).all()
-        answers = explainer.generate(table.held[explainer.decide(table.held) == "no"], "yes")
+        assert (explainer.decide(table.held_out) == box.predict(table.held_out)).all()
+        answers = explainer.generate(table.held_out[explainer.decide(table.held_out) == "no"], "yes")
         ok = answers.answers[answers.statuses == "ok"]
         assert len(ok)
         assert (box.predict(ok) == "yes").all()
@@ -305,14 +305,14 @@ class TestMistakes:
         ("data", "options", "says"),
         [
             ("absent.csv", [], "There is no file 'absent.csv'"),
-            ("good.txt", [], "Rows come as '.csv', '.parquet'"),
+            ("good.txt", [], "must end in '.csv', '.parquet'"),
             ("empty.csv", [], "empty.csv is empty"),
             ("no-rows.csv", [], "no-rows.csv has columns and no rows"),
-            ("ragged.csv", [], "ragged.csv, line 3: 3 cells, where the first line names 2 columns"),
-            ("latin.csv", [], "latin.csv is no UTF-8 text"),
+            ("ragged.csv", [], "ragged.csv, line 3: 3 cells, but the first line names 2 columns"),
+            ("latin.csv", [], "latin.csv is not UTF-8 text"),
             ("quote.csv", [], "quote.csv, line 2: unexpected end of data"),
             ("semicolons.csv", [], "separated by semicolons. Save it with commas"),
-            ("broken.parquet", [], "broken.parquet is no parquet file"),
+            ("broken.parquet", [], "broken.parquet cannot be read as a parquet file"),
             ("twice.csv", [], "has column 'income' twice"),
             ("no-target.csv", [], "1 of 200 rows have no outcome in column 'approved' (the first: no-target.csv, line"),
             ("one-outcome.csv", [], "Column 'approved' has 1 different values"),
@@ -322,11 +322,11 @@ class TestMistakes:
             ("empty-column.csv", ["--drop", "id"], "'income' is empty in every row. Leave it out: --drop 'income'"),
             ("many-ids.csv", [], "Column 'id' has 400 different texts"),
             ("dates.parquet", [], "Column 'age' is of type timestamp"),
-            ("good.csv", ["--target", "aproved"], "--target names 'aproved', which is no column. Did you mean"),
+            ("good.csv", ["--target", "aproved"], "--target names 'aproved', which is not a column. Did you mean"),
             ("good.csv", ["--positive", "yess"], "--positive 'yess' is none of the outcomes. There is: 'no', 'yes'"),
             ("good.csv", ["--drop", "idd"], "--drop names 'idd'"),
-            ("good.csv", ["--freeze", "agee"], "--freeze names 'agee', which is no column. Did you mean 'age'?"),
-            ("good.csv", ["--only-up", "approved"], "--only-up names 'approved', which is no column"),
+            ("good.csv", ["--freeze", "agee"], "--freeze names 'agee', which is not a column. Did you mean 'age'?"),
+            ("good.csv", ["--only-up", "approved"], "--only-up names 'approved', which is not a column"),
             ("good.csv", ["--categorical", "zap"], "Did you mean 'zip'?"),
             ("good.csv", ["--only-up", "housing"], "Column 'housing' has no order"),
             ("good.csv", ["--freeze", "age", "--only-up", "age"], "Column 'age' is frozen"),
@@ -339,10 +339,10 @@ class TestMistakes:
             ("good.csv", ["--resampling", "magic"], "--resampling must be one of 'seed', 'bootstrap', 'subsample'"),
             ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),
             ("good.csv", ["--model", "broken.onnx"], "broken.onnx is no ONNX model that can be run"),
-            ("good.csv", ["--classes", "yes,no"], "Without one there is nothing to name"),
+            ("good.csv", ["--classes", "yes,no"], "Give one, or leave --classes out"),
             ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--resampling", "seed"], "leave --hypotheses"),  # noqa: E501
             ("good.csv", ["--out", "a-file"], "a-file is a file. Give the name of a folder"),
-            ("good.csv", ["--out", "full"], "full is a folder with other things in it"),
+            ("good.csv", ["--out", "full"], "full has other files in it"),
         ],
     )  # fmt: skip
     def test_one_sentence_and_nothing_written(self, place, data, options, says, monkeypatch):

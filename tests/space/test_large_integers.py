@@ -202,7 +202,7 @@ def test_cells_of_a_csv_are_read_to_the_last_digit():
     assert parse_integer("-9223372036854775809") is None
 
 
-def answered(piece, frame, answers):
+def answered(chunk, frame, answers):
     """Answers to two rows, of which the first changes."""
     changed = np.array([[True], [False]])
     nothing = np.zeros(2)
@@ -211,16 +211,16 @@ def answered(piece, frame, answers):
         probability=nothing, probability_before=nothing, distance=nothing, changed=changed,
         repeated=np.zeros(2, bool), certificate=None, survival=0.9,
     )  # fmt: skip
-    return AnsweredRows(piece, np.arange(len(frame)), found)
+    return AnsweredRows(chunk, np.arange(len(frame)), found)
 
 
 def test_a_csv_column_with_gaps_keeps_its_cells_in_parquet():
     """A gap makes floats of a column of whole numbers; what no answer changes is still written to the last digit."""
     pytest.importorskip("pyarrow")
-    piece = TextChunk(0, {"a": ["", "9007199254740993"]}, [2, 3], "x.csv")
-    frame = pd.DataFrame({"a": piece.column("a", "whole")})
-    block = answered(piece, frame, pd.DataFrame({"a": [4.0, frame["a"][1]]}))
-    assert block.columns({"a": "whole"})["a"].to_pylist() == [4, 2**53 + 1]
+    chunk = TextChunk(0, {"a": ["", "9007199254740993"]}, [2, 3], "x.csv")
+    frame = pd.DataFrame({"a": chunk.column("a", "integer")})
+    block = answered(chunk, frame, pd.DataFrame({"a": [4.0, frame["a"][1]]}))
+    assert block.arrow_columns({"a": "integer"})["a"].to_pylist() == [4, 2**53 + 1]
     assert block.texts()["a"] == ["4", "9007199254740993"]
 
 
@@ -232,18 +232,18 @@ def test_parquet_columns_take_answers_of_any_size(kind, new, gap):
 
     last = int(np.iinfo(kind).max)
     table = pa.table({"a": pa.array([None if gap else 1, last], type=getattr(pa, kind)())})
-    piece = ArrowChunk(0, table, "x.parquet")
-    frame = pd.DataFrame({"a": piece.column("a", "whole")})
+    chunk = ArrowChunk(0, table, "x.parquet")
+    frame = pd.DataFrame({"a": chunk.column("a", "integer")})
     answers = frame.copy()
     answers.loc[0, "a"] = new
-    block = answered(piece, frame, answers)
-    assert block.columns(None)["a"].to_pylist() == [new, last]
-    assert block.columns(None)["a"].type == table.column("a").type
+    block = answered(chunk, frame, answers)
+    assert block.arrow_columns(None)["a"].to_pylist() == [new, last]
+    assert block.arrow_columns(None)["a"].type == table.column("a").type
 
 
 def test_answers_of_any_size_go_to_json_and_back():
     frame = pd.DataFrame({"a": pd.Series([2**64 - 1, 2**63 + 1], dtype="uint64"), "b": [2**53 + 1, -(2**63)]})
-    block = answered(None, frame, frame).found
+    block = answered(None, frame, frame).answers
     back = Counterfactuals.from_json(block.to_json())
     pd.testing.assert_frame_equal(back.answers, frame)
     assert json.loads(block.to_json())["answers"]["columns"]["b"]["values"] == [2**53 + 1, -(2**63)]
