@@ -298,7 +298,7 @@ class TestMistakes:
 
     def test_other_things_than_rows(self):
         pytest.importorskip("pyspark")
-        with pytest.raises(SettingError, match=r"'frame' of explain_spark must be a DataFrame of Spark. Got a Table"):
+        with pytest.raises(SettingError, match=r"'frame' of explain_spark must be a Spark DataFrame. Got a Table"):
             explain_spark(strangers(3), "art")
 
     @pytest.mark.parametrize(("package", "explain"), [("ray", explain_ray), ("pyspark", explain_spark)])
@@ -385,7 +385,7 @@ class TestShards:
         out = tmp_path / "out"
         job = shards.Shards.of(many, out, mortal(tmp_path / "killed")("art", WISH))
         with pytest.raises(AvcgError, match=r"A worker process was killed.* Run the same again"):
-            list(job.answered(2))
+            list(job.answer(2))
         assert (tmp_path / "killed-0").exists()
         assert "_SUCCESS" not in seen(out)
         (out / ".avcg-0123456789abcdef.part").touch()  # as one that was killed while it wrote leaves behind
@@ -414,8 +414,8 @@ class TestShards:
         refused(DataError, "Two files of rows are called 'part-1.parquet'", rows=twice)
         refused(ArtifactError, "There is no folder 'nowhere'", artifact="nowhere")
         refused(SettingError, "The 'target' of a query 'maybe'", options=BatchOptions(target="maybe"))
-        refused(SettingError, "Answers cannot go where the rows are", out=many / "out")
-        refused(SettingError, "Answers cannot go where the rows are", rows=[many / "part-1.parquet"], out=many)
+        refused(SettingError, "Answers cannot go into the folder of the rows", out=many / "out")
+        refused(SettingError, "Answers cannot go into the folder of the rows", rows=[many / "part-1.parquet"], out=many)
         refused(SettingError, "_SUCCESS is a file. Give the name of a folder", out=many / "_SUCCESS")
         pq.write_table(strangers_without("income"), many / "part-8.parquet")
         refused(DataError, "part-8.parquet has no column 'income'")
@@ -490,10 +490,10 @@ class TestCommand:
             (["rows", "--workers", 2], "A folder of rows is answered into another folder"),
             (["rows", "--json", "--out", "o"], "A folder of rows is answered into another folder"),
             (["rows", "--out", "art"], "There is no .parquet file in 'rows'"),
-            (["data.csv", "--workers", 2, "--out", "o.parquet"], "--workers above 1 is for parquet files"),
-            (["rows.parquet", "--workers", 2, "--out", "o.csv"], "--workers above 1 is for parquet files"),
-            (["rows.parquet", "--workers", 2], "--workers above 1 is for parquet files"),
-            (["rows.parquet", "--workers", 2, "--json", "--out", "o.parquet"], "--workers above 1 is for parquet files"),
+            (["data.csv", "--workers", 2, "--out", "o.parquet"], "--workers above 1 is for parquet"),
+            (["rows.parquet", "--workers", 2, "--out", "o.csv"], "--workers above 1 is for parquet"),
+            (["rows.parquet", "--workers", 2], "--workers above 1 is for parquet"),
+            (["rows.parquet", "--workers", 2, "--json", "--out", "o.parquet"], "--workers above 1 is for parquet"),
         ],
     )
     def test_mistakes(self, folder, arguments, says):
@@ -538,7 +538,7 @@ class TestRay:
         for artifact, options, wrong, error, says in MISTAKES[2:]:
             with pytest.raises(error, match=says):
                 explain_ray(ray_at_hand.data.from_arrow(wrong()), artifact, options)
-        with pytest.raises(SettingError, match=r"must be one of Ray Data. Got a Table"):
+        with pytest.raises(SettingError, match=r"must be a ray.data.Dataset. Got a Table"):
             explain_ray(strangers(3), "art")
 
 

@@ -301,7 +301,7 @@ class TestFormats:
         monkeypatch.setattr(answer_files, "MAX_JSON_ROWS", 150)
         found = run("explain", "art", "rows.csv", "--out", "much.json")
         assert found.code == 2
-        assert "More than 150 rows want an answer" in found.err
+        assert "A JSON document holds the answers to at most 150 rows" in found.err
         assert ".csv or .parquet" in found.err
 
     def test_columns_of_the_same_name_are_both_kept(self):

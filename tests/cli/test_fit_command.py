@@ -67,13 +67,13 @@ class TestReading:
         people().to_parquet(folder / "data.parquet")
         one, other = config(folder / "data.csv"), config(folder / "data.parquet")
         pd.testing.assert_frame_equal(one.X, other.X)
-        assert (one.held_y == other.held_y).all()
+        assert (one.held_out_y == other.held_out_y).all()
         assert one.schema == other.schema
 
     def test_a_fifth_of_each_outcome_is_held_out(self, folder):
         table = config(folder / "data.csv")
         for label in ("yes", "no"):
-            held_out, kept = (table.held_y == label).sum(), (table.y == label).sum()
+            held_out, kept = (table.held_out_y == label).sum(), (table.y == label).sum()
             assert abs(held_out / (held_out + kept) - 0.2) < 0.01
         assert not set(table.X.index) & set(table.held_out.index)
         other = config(folder / "data.csv", seed=1)
@@ -128,7 +128,7 @@ class TestKeeping:
         denied = table.held_out[decisions == "no"]
         answers = explainer.generate(denied, "yes")
         delivered = np.isin(answers.statuses, ("ok", "not_robust"))
-        assert figures["accuracy"] == pytest.approx((decisions == table.held_y).mean())
+        assert figures["accuracy"] == pytest.approx((decisions == table.held_out_y).mean())
         assert (figures["denied"], figures["violations"]) == (len(denied), 0)
         assert figures["statuses"] == answers.summary().to_dict()
         assert figures["coverage"] == pytest.approx((answers.statuses == "ok").mean())
@@ -235,8 +235,8 @@ class TestOtherModels:
         found = run("fit", folder / "data.csv", *FIT, *QUICK, "--model", paths[0], "--out", folder / "one", "--json")
         assert found.code == 0, found.err
         figures, explainer = json.loads(found.out), avcg.load(folder / "one")
-        assert "cannot be trained again here" in figures["assumption"]
-        assert "4 models beside it" in figures["assumption"]
+        assert "cannot be retrained here" in figures["assumption"]
+        assert "4 plausible models" in figures["assumption"]
         assert about(folder / "one")["assumption"] == figures["assumption"]
         assert figures["n_models"] == len(explainer.split_.test) == 1
         table = config(folder / "data.csv")
@@ -246,7 +246,7 @@ class TestOtherModels:
     def test_the_other_order_of_outcomes_is_noticed(self, folder, onnx_models):
         options = ["--model", onnx_models[0][0], "--classes", "yes,no", "--out", folder / "turned", "--json"]
         found = run("fit", folder / "data.csv", *FIT, *QUICK, "--steps", 2, *options)
-        assert "less than a coin" in found.err
+        assert "less often than a coin toss" in found.err
         assert "--classes no,yes." in found.err
         assert json.loads(found.out)["accuracy"] < 0.5
 
