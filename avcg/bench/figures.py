@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from avcg.bench.tables import METRICS, TITLES, at_epsilon, summarise
+from avcg.bench.tables import TITLES, at_epsilon, summarise
 from avcg.errors import DataError, MissingExtraError, did_you_mean
+from avcg.metrics.table import heading_of
 from avcg.report.plots import check_picture
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _WAYS = [
 ]
 # What each twelfth of a label's leader that crosses something costs, in square pixels of label hidden.
 _CROSSING = 30
-_BETTER = {"higher": "higher is better", "lower": "lower is better"}
+_BETTER = {"higher": " (higher is better)", "lower": " (lower is better)", "none": ""}
 
 
 def plot_sweep(
@@ -46,7 +47,7 @@ def plot_sweep(
 
     Args:
         rows: One line per explained instance.
-        metric_names: Columns of rows, or ``"RVR"``, which is then measured at each line's own epsilon.
+        metric_names: Columns of rows. A metric by ε, such as ``"RVR"``, is read at each line's own ε.
         path: Where to write, ``.png``, ``.svg`` or ``.pdf``.
         method: One that depends on epsilon.
         reading: ``"raw"`` or ``"decoded"``.
@@ -192,9 +193,8 @@ def _places(rows: pd.DataFrame) -> list[str]:
 
 
 def _axis(metric: str) -> str:
-    direction = METRICS.get(metric)
-    name = "Time (s)" if metric == "Time" else metric
-    return name if direction is None else f"{name} ({_BETTER[direction]})"
+    heading = heading_of(metric)
+    return f"{heading.text}{_BETTER[heading.direction]}"
 
 
 def _draw_sweep(panel: Axes, summary: pd.DataFrame, levels: list[float], datasets: list[str]) -> None:

@@ -22,7 +22,7 @@ from avcg.hypotheses.predictors import OnDevice, Predictors
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
 from avcg.hypotheses.retrains import How, retrains
 from avcg.method.deployed import DeployedModel
-from avcg.metrics.evaluate import Context, Reread
+from avcg.metrics.context import Context, Reread
 from avcg.metrics.numeric_view import NumericReading
 from avcg.models.adapter import class_positions
 from avcg.models.autoencoders import ClassAutoencoders

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from avcg.errors import DataError, did_you_mean, enumerate_some
+from avcg.metrics.table import PAPER_METRICS, Heading, heading_of
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# In the paper's order, by whether a higher or a lower value is the better one.
-METRICS: dict[str, Literal["higher", "lower"]] = {
-    "Val": "higher", "IM1": "lower", "Imp": "lower", "Div": "higher", "CMV": "higher", "NE": "lower", "R_IC": "lower",
-    "RVR": "higher", "Time": "lower",
-}  # fmt: skip
 TITLES = {
     "adult": "Adult Income", "breast_cancer": "Breast Cancer", "heart": "Heart Disease", "spambase": "Spambase",
     "mnist": "MNIST", "cifar10": "CIFAR-10",
 }  # fmt: skip
-_FOUR_DIGITS = ("NE", "R_IC", "Time")
+_ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 _LINE = ["dataset", "method", "epsilon", "reading"]
 _RESULTS = [*_LINE, "seed", "row", "error"]
 _PAPER = ["table", "dataset", "epsilon", "method", "metric", "mean", "std"]
@@ -38,7 +34,7 @@ def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
 
     Args:
         rows: One line per explained instance.
-        metrics: Columns of rows; ``"RVR"`` is read at each line's own epsilon, see :func:`at_epsilon`.
+        metrics: Columns of rows. A metric by ε, such as ``"RVR"``, is read at each line's own ε; see `at_epsilon`.
 
     Returns:
         Columns dataset, method, epsilon, reading, metric, mean (over seeds, of the means of each), spread_seeds
@@ -46,7 +42,7 @@ def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
         denominator), n_seeds and n_rows.
 
     Raises:
-        DataError: If rows are no results, or lack a metric that is none of the paper's.
+        DataError: If the rows are not results, or lack a metric that is not one of the paper's.
     """
     names = list(dict.fromkeys(metrics))
     values = _measured(rows, names)
@@ -65,13 +61,14 @@ def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
 
 
 def at_epsilon(rows: pd.DataFrame, epsilon: float | None = None) -> pd.DataFrame:
-    """What stands in a table of one epsilon, with a column RVR measured there.
+    """The lines of a table of one ε, with a column such as RVR for every metric that is measured by ε.
 
-    A method that depends on epsilon is represented by its lines of that epsilon, any other by all its lines.
+    A method that depends on ε is represented by its lines of that ε, any other by all its lines.
 
     Args:
         rows: One line per explained instance.
-        epsilon: None keeps every line, and takes RVR at the line's own epsilon (NaN for a method without).
+        epsilon: The ε of the table. None keeps every line, and reads metrics by ε at the line's own ε: NaN for a method
+            that does not depend on it.
     """
     _check(rows, _RESULTS, "results")
     if epsilon is None:
@@ -81,11 +78,17 @@ def at_epsilon(rows: pd.DataFrame, epsilon: float | None = None) -> pd.DataFrame
         there = np.isclose(rows["epsilon"].to_numpy(dtype=float), epsilon)
         chosen = rows[there | ~depends].copy()
     wanted = chosen["epsilon"] if epsilon is None else pd.Series(epsilon, index=chosen.index)
-    chosen["RVR"] = np.nan
-    for level in wanted.dropna().unique():
-        if (column := f"RVR@{level:g}") in chosen:
-            chosen["RVR"] = chosen["RVR"].mask(wanted == level, chosen[column].astype(float))
+    for name in _measured_by_epsilon(rows):
+        chosen[name] = np.nan
+        for level in wanted.dropna().unique():
+            if (column := f"{name}@{level:g}") in chosen:
+                chosen[name] = chosen[name].mask(wanted == level, chosen[column].astype(float))
     return chosen
+
+
+def _measured_by_epsilon(rows: pd.DataFrame) -> list[str]:
+    """Metrics that have a column for each ε, RVR among them in any case."""
+    return list(dict.fromkeys(["RVR", *(str(name).partition("@")[0] for name in rows if "@" in str(name))]))
 
 
 def failures(rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,28 +115,32 @@ def compare(rows: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
     _check(rows, _RESULTS, "results")
     _check(paper, _PAPER, "the paper's tables")
     ours = {title: name for name, title in TITLES.items()}
-    for column, known in (("dataset", ours), ("metric", METRICS)):
+    for column, known in (("dataset", list(ours)), ("metric", list(PAPER_METRICS))):
         if strange := sorted(set(paper[column]) - set(known)):
             raise DataError(f"The paper's tables have an unknown {column}. {did_you_mean(strange[0], known)}")
     printed = paper.rename(columns={"mean": "paper", "std": "paper_spread"}).replace({"dataset": ours})
     raw = rows[rows["reading"] == "raw"]
     levels = [float(level) for level in paper["epsilon"].unique()]
-    found = pd.concat([summarise(at_epsilon(raw, level), list(METRICS)).assign(epsilon=level) for level in levels])
+    found = pd.concat([summarise(at_epsilon(raw, level), PAPER_METRICS).assign(epsilon=level) for level in levels])
     found = found.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_rows"])
     return printed.merge(found, on=["dataset", "epsilon", "method", "metric"], how="left", validate="many_to_one")
 
 
 def print_table(
-    console: Console, rows: pd.DataFrame, metrics: Sequence[str], reading: str = "raw", epsilon: float | None = None
+    console: Console,
+    rows: pd.DataFrame,
+    metrics: Sequence[str | Heading],
+    reading: str = "raw",
+    epsilon: float | None = None,
 ) -> None:
     """One table for each dataset: methods as lines, metrics as columns, and what failed below.
 
     Args:
         console: Where to print.
         rows: One line per explained instance.
-        metrics: Columns of rows, or ``"RVR"``.
+        metrics: Columns of rows, by name or as the headings of metrics that are not in the table of metrics.
         reading: ``"raw"`` or ``"decoded"``.
-        epsilon: Of the lines and of RVR; None prints a line for every epsilon there is, and RVR only for those.
+        epsilon: The ε of the lines and of metrics by ε. None prints a line for every ε there is.
 
     Raises:
         DataError: If there is no result of that reading.
@@ -143,18 +150,21 @@ def print_table(
     if reading not in known:
         raise DataError(f"There are no results of the reading {reading!r}. {did_you_mean(reading, known)}")
     shown = at_epsilon(rows[rows["reading"] == reading], epsilon)
+    headings = {heading.name: heading for heading in map(_heading, metrics)}
     cells = {
-        (record["dataset"], _name(record["method"], record["epsilon"], epsilon), record["metric"]): _ours(record)
-        for record in _records(summarise(shown, metrics).rename(columns={"mean": "ours"}))
+        (record["dataset"], _name(record["method"], record["epsilon"], epsilon), record["metric"]): _ours(
+            record, headings[record["metric"]]
+        )
+        for record in _records(summarise(shown, list(headings)).rename(columns={"mean": "ours"}))
     }
     lines = {
         (record["dataset"], _name(record["method"], record["epsilon"], epsilon)): None for record in _records(shown)
     }
     for dataset in dict.fromkeys(dataset for dataset, _ in lines):
         at = "" if epsilon is None else f", ε = {epsilon:g}"
-        table = _table(f"{TITLES.get(dataset, dataset)}{at} ({reading})", metrics)
+        table = _table(f"{TITLES.get(dataset, dataset)}{at} ({reading})", list(headings.values()))
         for method in [method for where, method in lines if where == dataset]:
-            table.add_row(method, *(cells[dataset, method, metric] for metric in metrics))
+            table.add_row(method, *(cells[dataset, method, name] for name in headings))
         console.print(table)
     console.print(
         "Mean over seeds, ± the standard deviation over seeds of their means, ± the standard deviation over all "
@@ -173,11 +183,11 @@ def print_comparison(console: Console, records: pd.DataFrame) -> None:
         console: Where to print.
         records: From :func:`compare`.
     """
-    metrics = [metric for metric in METRICS if (records["metric"] == metric).any()]
+    metrics = [heading_of(name) for name in PAPER_METRICS if (records["metric"] == name).any()]
     for (dataset, epsilon), block in records.groupby(["dataset", "epsilon"], sort=False):
         table = _table(f"{TITLES.get(str(dataset), str(dataset))}, ε = {epsilon:g}", metrics)
         for method, line in block.groupby("method", sort=False):
-            cells = [_beside(line[line["metric"] == metric], spreads=False) for metric in metrics]
+            cells = [_beside(line[line["metric"] == metric.name], metric, spreads=False) for metric in metrics]
             table.add_row(str(method), *cells)
         console.print(table)
     console.print(
@@ -201,35 +211,36 @@ def comparison_markdown(records: pd.DataFrame, dataset: str) -> str:
     if block.empty:
         known = did_you_mean(dataset, records["dataset"].unique())
         raise DataError(f"There is no comparison for the dataset {dataset!r}. {known}")
-    metrics = [metric for metric in METRICS if (block["metric"] == metric).any()]
+    metrics = [heading_of(name) for name in PAPER_METRICS if (block["metric"] == name).any()]
     lines = []
     for (epsilon, method), line in block.groupby(["epsilon", "method"], sort=False):
-        cells = {_head(metric): _beside(line[line["metric"] == metric], spreads=True) for metric in metrics}
+        cells = {_head(each): _beside(line[line["metric"] == each.name], each, spreads=True) for each in metrics}
         lines.append({"ε": f"{epsilon:g}", "method": f"{method}{_fewer(line, block)}", **cells})
     # The paper's two tables of a dataset follow each other; here each epsilon is one block.
     return to_markdown(pd.DataFrame(lines).sort_values("ε", kind="stable", key=lambda column: column.astype(float)))
 
 
-def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str], methods: Sequence[str]) -> str:
+def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str | Heading], methods: Sequence[str]) -> str:
     """A pipe table of one dataset: methods as lines, each cell ``mean ±seeds ±instances``.
 
     Args:
         rows: One line per explained instance, of one dataset and reading.
-        metrics: Columns of rows, or ``"RVR"``.
+        metrics: Columns of rows, by name or as the headings of metrics that are not in the table of metrics.
         methods: The lines, in order; those without results are left out.
     """
-    found = summarise(at_epsilon(rows), metrics).rename(columns={"mean": "ours"})
-    lines: dict[str, dict[str, str]] = {}
-    for record in _records(found.sort_values("epsilon", kind="stable", na_position="first")):
-        name = _name(record["method"], record["epsilon"], None)
-        lines.setdefault(name, {"method": record["method"], "name": name})[_head(record["metric"])] = _ours(record)
-    for name, line in lines.items():
-        own = found[(found["method"] == line["method"])]
-        line["name"] = f"{name}{_fewer(own, found)}"
-    ordered = [line for method in methods for line in lines.values() if line["method"] == method]
-    return to_markdown(
-        pd.DataFrame([{"method": line["name"], **{_head(m): line[_head(m)] for m in metrics}} for line in ordered])
-    )
+    headings = {heading.name: heading for heading in map(_heading, metrics)}
+    summary = summarise(at_epsilon(rows), list(headings)).rename(columns={"mean": "ours"})
+    cells: dict[tuple[str, str], dict[str, str]] = {}
+    for record in _records(summary.sort_values("epsilon", kind="stable", na_position="first")):
+        heading = headings[record["metric"]]
+        line = record["method"], _name(record["method"], record["epsilon"], None)
+        cells.setdefault(line, {})[_head(heading)] = _ours(record, heading)
+    lines = []
+    for method, name in [line for method in methods for line in cells if line[0] == method]:
+        seeds = _fewer(summary[summary["method"] == method], summary)
+        ordered = {_head(heading): cells[method, name][_head(heading)] for heading in headings.values()}
+        lines.append({"method": f"{name}{seeds}", **ordered})
+    return to_markdown(pd.DataFrame(lines))
 
 
 def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -332,9 +343,10 @@ def _check(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
 def _measured(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The metrics as numbers, NaN in failed cells and throughout where the paper's metric was never measured."""
     _check(rows, _RESULTS, "results")
-    source = at_epsilon(rows) if "RVR" in names and "RVR" not in rows else rows
+    read = [name for name in _measured_by_epsilon(rows) if name in names and name not in rows]
+    source = at_epsilon(rows) if read else rows
     for name in names:
-        if name not in source and name not in METRICS:
+        if name not in source and name not in PAPER_METRICS:
             others = [column for column in rows if column not in _RESULTS]
             raise DataError(f"There is no metric {name!r} among the results. {did_you_mean(name, others)}")
     return source.reindex(columns=list(names)).astype(float).mask(rows["error"].notna())
@@ -350,40 +362,44 @@ def _name(method: str, own: float, epsilon: float | None) -> str:
     return method if epsilon is not None or math.isnan(own) else f"{method} ε={own:g}"
 
 
-def _head(metric: str) -> str:
-    arrow = {"higher": " ↑", "lower": " ↓"}.get(METRICS.get(metric, ""), "")
-    return f"{metric} (s){arrow}" if metric == "Time" else f"{metric}{arrow}"
+def _heading(metric: str | Heading) -> Heading:
+    return metric if isinstance(metric, Heading) else heading_of(metric)
 
 
-def _table(title: str, metrics: Sequence[str]) -> Table:
+def _head(heading: Heading) -> str:
+    """The head of a column: name, unit, and an arrow to where it is better."""
+    return f"{heading.text}{_ARROWS[heading.direction]}"
+
+
+def _table(title: str, headings: Sequence[Heading]) -> Table:
     from rich import box
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     table.add_column("method")
-    for metric in metrics:
-        table.add_column(_head(metric), justify="right")
+    for heading in headings:
+        table.add_column(_head(heading), justify="right")
     return table
 
 
-def _figures(metric: str, *values: float) -> list[str]:
-    """Numbers with the paper's digits; all in powers of ten where the first would read as nothing and is not."""
-    digits = f".{4 if metric in _FOUR_DIGITS else 3}f"
+def _figures(heading: Heading, *values: float) -> list[str]:
+    """Numbers with the digits of their metric, all in powers of ten where the first would be rounded to zero."""
+    digits = f".{heading.digits}f"
     tiny = values[0] != 0 and float(format(values[0], digits)) == 0
     return [_NOTHING if math.isnan(value) else format(value, ".0e" if tiny else digits) for value in values]
 
 
-def _ours(record: dict[str, Any], spreads: bool = True) -> str:
-    values = _figures(record["metric"], record["ours"], record["spread_seeds"], record["spread_instances"])
+def _ours(record: dict[str, Any], heading: Heading, spreads: bool = True) -> str:
+    values = _figures(heading, record["ours"], record["spread_seeds"], record["spread_instances"])
     return " ±".join(values) if spreads and values[0] != _NOTHING else values[0]
 
 
-def _beside(records: pd.DataFrame, spreads: bool) -> str:
+def _beside(records: pd.DataFrame, heading: Heading, spreads: bool) -> str:
     """One metric of one method, ours and the paper's; its tables may print two values for one cell."""
     lines = list(_records(records))
     if not lines:
         return _NOTHING
-    printed = [_figures(line["metric"], line["paper"], line["paper_spread"]) for line in lines]
+    printed = [_figures(heading, line["paper"], line["paper_spread"]) for line in lines]
     theirs = " or ".join(dict.fromkeys(" ±".join(pair) if spreads else pair[0] for pair in printed))
-    ours = _ours(lines[0], spreads)
+    ours = _ours(lines[0], heading, spreads)
     return f"{ours} / {theirs}" if spreads else f"{ours} ({theirs})"

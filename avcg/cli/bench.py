@@ -19,8 +19,6 @@ bench_app = typer.Typer(help="Run protocols, and show their results beside the p
 
 File = Annotated[str, typer.Argument(metavar="PROTOCOL", help="A file such as benchmarks/paper.toml.")]
 Results = Annotated[str | None, typer.Option(help="Folder of the results (default: results/NAME beside the protocol).")]
-# What is shown beside the paper's nine.
-_BESIDE = ("valid", "coverage", "end_to_end", "L1", "L2", "columns", "yNN", "personalisation", "violations")
 
 
 @bench_app.command("run")
@@ -65,11 +63,12 @@ def show_table(
     metric: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
 ) -> None:
     """Means of all methods with both spreads: over seeds, and over instances."""
-    from avcg.bench.tables import METRICS, print_table
+    from avcg.bench.tables import print_table
+    from avcg.metrics.table import METRICS
 
     rows = _rows(protocol, results)
-    wanted = metric or [name for name in (*METRICS, *_BESIDE) if name in rows or name == "RVR"]
-    print_table(console(), rows, wanted, reading, epsilon)
+    shown = [metric.name for metric in METRICS if metric.shown and (metric.name in rows or metric.by_epsilon)]
+    print_table(console(), rows, metric or shown, reading, epsilon)
 
 
 @bench_app.command("compare")
@@ -101,14 +100,13 @@ def plot_results(
     from avcg.bench.figures import plot_image_grid, plot_sweep, plot_tradeoff
     from avcg.bench.protocol import read_protocol
     from avcg.bench.store import Store
-    from avcg.bench.tables import METRICS
+    from avcg.metrics.table import PAPER_METRICS
 
     rows, folder = _rows(protocol, results), Path(out or _folder(protocol, results))
     made = read_protocol(protocol)
     folder.mkdir(parents=True, exist_ok=True)
     if len(made.epsilons) > 2:
-        there = (*METRICS, "L2", "gap")
-        names = [name for name in there if name != "Time" and (name in rows or name == "RVR")]
+        names = [name for name in (*PAPER_METRICS, "L2", "gap") if name != "Time" and (name in rows or name == "RVR")]
         paths = [
             plot_sweep(rows, names, folder / f"{method.name}.png", method=method.name)
             for method in made.methods

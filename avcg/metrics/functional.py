@@ -339,3 +339,18 @@ def pairwise_distance(answers: Tensor) -> Tensor:
     flat = answers.flatten(2)
     first, second = torch.triu_indices(len(flat), len(flat), offset=1)
     return (flat[first] - flat[second]).norm(dim=-1).mean(dim=0)
+
+
+def nearest_other(answers: Tensor, n: int) -> Tensor:
+    """(N,) the L2 distance of each answer to the nearest other answer of its row; NaN where a row has one answer.
+
+    Args:
+        answers: (N, *event), the n answers of a row one after the other.
+        n: Answers of each row.
+
+    >>> nearest_other(torch.tensor([[0.0], [1.0], [3.0]]), n=3)
+    tensor([1., 1., 2.])
+    """
+    rows = answers.flatten(1).unflatten(0, (-1, n))
+    nearest_one = (torch.cdist(rows, rows) + torch.diag(torch.full((n,), torch.inf))).amin(dim=-1).flatten()
+    return torch.where(nearest_one.isinf(), torch.nan, nearest_one)

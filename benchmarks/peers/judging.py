@@ -8,7 +8,7 @@ import torch
 from exchange import Positions
 from numpy.typing import NDArray
 
-from avcg.metrics.evaluate import Context
+from avcg.metrics.context import Context
 from avcg.metrics.functional import columns_changed, l1_distance, model_agreement
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema

@@ -16,7 +16,7 @@ from avcg import Classifier, Schema, TabularSpace, toys
 from avcg.errors import DataError
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.deployed import DeployedModel
-from avcg.metrics.evaluate import Context
+from avcg.metrics.context import Context
 from avcg.models.networks import cnn
 
 ROOT = Path(__file__).parents[2]
