@@ -1,7 +1,7 @@
 """The one table of metrics. Evaluation, benchmark tables, pages and figures are all driven by it.
 
-A new metric is one entry of `METRICS`. A metric that lives elsewhere is a `Metric` too: a benchmark protocol names it under
-``metrics``, as ``"package.module:name"``.
+A new metric is one entry of `METRICS`. A metric that lives elsewhere is a `Metric` too: a benchmark protocol names it
+under ``metrics``, as ``"package.module:name"``.
 """
 
 from __future__ import annotations
