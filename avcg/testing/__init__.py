@@ -3,6 +3,7 @@
 from avcg.testing.constraints import check_constraint
 from avcg.testing.explainers import check_explainer
 from avcg.testing.hypotheses import check_hypotheses
+from avcg.testing.metrics import check_metric
 from avcg.testing.spaces import check_space
 
-__all__ = ["check_constraint", "check_explainer", "check_hypotheses", "check_space"]
+__all__ = ["check_constraint", "check_explainer", "check_hypotheses", "check_metric", "check_space"]
