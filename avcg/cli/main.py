@@ -22,7 +22,7 @@ from avcg.errors import AvcgError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from avcg.datasets.published import Dataset
+    from avcg.datasets.base import Dataset
 
 app = typer.Typer(
     name="avcg",

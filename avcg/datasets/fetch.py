@@ -1,4 +1,4 @@
-"""Published files: found on this machine or fetched from where they are published, and checked in any case."""
+"""Published files: found on this machine or downloaded from where they are published, and always checked."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Source:
     """One published file.
 
     Attributes:
-        path: Where it lies below the data directory.
-        sha256: Of its content, decompressed where the path ends in ``.bin``.
-        url: Where it is published.
-        md5: Of the archive at the address, where the file is part of one.
+        path: Its path below the data directory.
+        sha256: SHA-256 of its content, in hexadecimal; of the decompressed content where the path ends in ``.bin``.
+        url: The address that it is downloaded from.
+        md5: MD5 of the archive at that address, in hexadecimal; None where the address is the file itself.
     """
 
     path: str
@@ -30,31 +30,46 @@ class Source:
 
 
 def cache_directory() -> Path:
-    """Where downloaded files are kept: ``$XDG_CACHE_HOME/avcg``, else ``~/.cache/avcg``."""
+    """The directory of downloaded files: ``$XDG_CACHE_HOME/avcg``, else ``~/.cache/avcg``."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "avcg"
 
 
-def _places(directory: str | Path | None) -> list[Path]:
-    given = directory or os.environ.get("AVCG_DATA")
-    return [*([Path(given)] if given else []), cache_directory()]
+def _directories(directory: str | Path | None) -> list[Path]:
+    """The directories that are searched, in order."""
+    preferred = directory or os.environ.get("AVCG_DATA")
+    return [*([Path(preferred)] if preferred else []), cache_directory()]
 
 
 def find(source: Source, directory: str | Path | None) -> Path | None:
-    """Where a file lies, in the directory given, ``$AVCG_DATA`` or the cache; None if in neither."""
-    # A batch of CIFAR-10 may be stored recompressed; what is in it is checked all the same.
-    ends = (".xz", "") if source.path.endswith(".bin") else ("",)
-    candidates = (place / f"{source.path}{end}" for place in _places(directory) for end in ends)
+    """The path of a file on this machine, or None if it is not there.
+
+    Args:
+        source: The file to look for.
+        directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
+    """
+    # A batch of CIFAR-10 may be stored recompressed; its content is checked all the same.
+    suffixes = (".xz", "") if source.path.endswith(".bin") else ("",)
+    candidates = (folder / f"{source.path}{suffix}" for folder in _directories(directory) for suffix in suffixes)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
-    """The content of a file, found or fetched, and checked."""
+    """The checked content of a file.
+
+    Args:
+        source: The file to read.
+        directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
+        download: Whether to download it if it is not on this machine.
+
+    Raises:
+        DataFileError: If it is missing and cannot be downloaded, or is not the published one.
+    """
     path = find(source, directory)
     if path is None:
         if not download:
-            looked = ", ".join(str(place) for place in _places(directory))
+            searched = ", ".join(str(folder) for folder in _directories(directory))
             raise DataFileError(
-                f"The file {source.path} was not found in {looked}. Put it there, set AVCG_DATA to the directory"
+                f"The file {source.path} was not found in {searched}. Put it there, set AVCG_DATA to the directory"
                 " that has it, or allow the download."
             )
         _download(source)
@@ -66,38 +81,38 @@ def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
         raise DataFileError(
             f"The file {path} is damaged or truncated ({error}). Delete it and fetch it again."
         ) from error
-    found = hashlib.sha256(content).hexdigest()
-    if found != source.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != source.sha256:
         raise DataFileError(
-            f"The file {path} is not the published one: its SHA-256 is {found[:16]}…, expected {source.sha256[:16]}…"
+            f"The file {path} is not the published one: its SHA-256 is {digest[:16]}…, expected {source.sha256[:16]}…."
             " It may be truncated or changed. Delete it and fetch it again."
         )
     return content
 
 
 def _download(source: Source) -> None:
-    """Fetch a file into the cache. It appears there whole and checked, or not at all."""
+    """Download a file into the cache. It appears there complete and checked, or not at all."""
     try:
         import pooch
     except ImportError:
         raise MissingExtraError("pooch", "data", f"Downloading {source.path}") from None
     target = cache_directory() / source.path
-    packed = source.md5 is not None
+    archived = source.md5 is not None
     log = pooch.get_logger()
     level = log.level
-    log.setLevel("WARNING")  # the bar says it, and only on a terminal
+    log.setLevel("WARNING")  # the progress bar shows the download, and only on a terminal
     try:
         with progress(f"Downloading {Path(source.url).name}", total=1.0) as advance:
             fetched = pooch.retrieve(
                 source.url,
-                known_hash=f"md5:{source.md5}" if packed else f"sha256:{source.sha256}",
-                fname=Path(source.url).name if packed else target.name,
-                path=cache_directory() if packed else target.parent,
+                known_hash=f"md5:{source.md5}" if archived else f"sha256:{source.sha256}",
+                fname=Path(source.url).name if archived else target.name,
+                path=cache_directory() if archived else target.parent,
                 downloader=pooch.HTTPDownloader(progressbar=_Bar(advance), timeout=30),
             )
-        if packed:
+        if archived:
             _unpack(Path(fetched), target)
-    except Exception as error:  # whatever the network library raises, the way out is the same
+    except Exception as error:  # whatever the network library raises, the remedy is the same
         raise DataFileError(
             f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
             f" ({type(error).__name__}). Check the network, or fetch it by hand into a directory, keep its name, and"
@@ -108,7 +123,7 @@ def _download(source: Source) -> None:
 
 
 class _Bar:
-    """What pooch calls while it downloads, in its words."""
+    """A progress bar with the interface that pooch expects of one."""
 
     def __init__(self, advance: Advance) -> None:
         self.total = 0.0
@@ -127,17 +142,17 @@ class _Bar:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Put all files of the target's kind beside it, so that one download serves all of them."""
+    """Extract all files with the target's suffix beside it, so that one download serves all of them."""
     import tarfile
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as packed:
-        for member in packed.getmembers():
+    with tarfile.open(archive) as opened:
+        for member in opened.getmembers():
             content = (
-                packed.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
+                opened.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
             )
             if content is not None:
-                whole = target.parent / Path(member.name).name
-                half = whole.with_name(f"{whole.name}.{os.getpid()}.part")
-                half.write_bytes(content.read())
-                half.replace(whole)
+                file = target.parent / Path(member.name).name
+                partial = file.with_name(f"{file.name}.{os.getpid()}.part")
+                partial.write_bytes(content.read())
+                partial.replace(file)

@@ -1,0 +1,144 @@
+"""What a dataset is: its specification, which one file writes down, and its rows once they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from avcg.datasets import fetch
+from avcg.datasets.fetch import Source
+from avcg.errors import DataError, SettingError
+from avcg.schema.schema import Schema
+
+ReadFile = Callable[[str], bytes]
+Label = str | int
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Rows in the user's own units, with labels, schema and provenance.
+
+    Attributes:
+        name: The name that `load` takes.
+        X: A frame, or images (N, H, W) or (N, H, W, 3), uint8.
+        y: (N,) labels.
+        classes: All labels, in a fixed order.
+        schema: What each column is and what may change by default; None for images.
+        citation: The publication to cite.
+        licence: The licence under which the data are published.
+        note: How the rows differ from the original files.
+    """
+
+    name: str
+    X: Any
+    y: NDArray[Any]
+    classes: tuple[Label, ...]
+    schema: Schema | None
+    citation: str
+    licence: str
+    note: str
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: NDArray[np.intp]) -> Self:
+        """The rows at the given positions, in that order."""
+        X = self.X.iloc[rows] if isinstance(self.X, pd.DataFrame) else self.X[rows]
+        return replace(self, X=X, y=self.y[rows])
+
+    def split(self, seed: int = 0) -> tuple[Self, Self, Self]:
+        """Train, validation and test as in the paper: 80/20, then 15 % of train for validation; stratified by label.
+
+        Args:
+            seed: Seed of the split, from 0 to 2**32 - 1. The same seed gives the same rows, whatever else has run
+                before.
+
+        Raises:
+            DataError: If there are fewer than 20 rows, or fewer than 4 of a class.
+
+        >>> from avcg.datasets import load
+        >>> [len(part) for part in load("breast_cancer").split(seed=0)]
+        [386, 69, 114]
+        """
+        from sklearn.model_selection import train_test_split
+
+        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
+            raise SettingError(f"The 'seed' of split must be a whole number from 0 to 2**32 - 1. Got {seed!r} instead.")
+        fewest = min(int((self.y == label).sum()) for label in set(self.y.tolist()))
+        if len(self) < 20 or fewest < 4:
+            raise DataError(
+                f"{len(self)} rows, {fewest} of the rarest class, are too few to split in three with every class in"
+                " each."
+            )
+        rows = np.arange(len(self))
+        rest, test = train_test_split(rows, test_size=0.2, stratify=self.y, random_state=seed)
+        train, validation = train_test_split(rest, test_size=0.15, stratify=self.y[rest], random_state=seed)
+        return self.take(train), self.take(validation), self.take(test)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Specification:
+    """Everything there is to know about a published dataset: where it comes from and how it is read.
+
+    A file in ``avcg/datasets/`` that has one, under the name ``SPECIFICATION``, is a dataset that `load` and
+    ``avcg data`` offer. `avcg.testing.check_dataset` asserts that a specification keeps its promises.
+
+    Attributes:
+        name: The name that `load` takes: that of the file.
+        title: The full name of the dataset.
+        rows: Number of rows.
+        classes: All labels, in a fixed order.
+        citation: The publication to cite.
+        licence: The licence under which the data are published.
+        note: How the rows differ from the original files.
+        read: From a function that returns the content of a source by its path, to the rows X and labels y.
+        schema: From the rows to what each column is and what may change by default; None for images.
+        sources: The published files; empty where ``included_in`` names a package.
+        included_in: The installed package that holds the rows; None where they come from ``sources``.
+    """
+
+    name: str
+    title: str
+    rows: int
+    classes: tuple[Label, ...]
+    citation: str
+    licence: str
+    note: str
+    read: Callable[[ReadFile], tuple[Any, NDArray[Any]]]
+    schema: Callable[[pd.DataFrame], Schema] | None
+    sources: tuple[Source, ...] = ()
+    included_in: str | None = None
+
+    @property
+    def kind(self) -> Literal["table", "images"]:
+        """What a row is."""
+        return "images" if self.schema is None else "table"
+
+    def available(self, directory: str | Path | None = None) -> bool:
+        """Whether all files are on this machine; they are neither fetched nor checked.
+
+        Args:
+            directory: Directory to look in first; None: ``$AVCG_DATA``, if set.
+        """
+        return all(fetch.find(source, directory) for source in self.sources)
+
+    def load(self, directory: str | Path | None = None, *, download: bool = True) -> Dataset:
+        """Read the rows.
+
+        Args:
+            directory: Directory to look in first; None: ``$AVCG_DATA``, if set.
+            download: Whether missing files may be fetched from their original source.
+
+        Raises:
+            DataFileError: If a file is missing and cannot be fetched, or is not the published one.
+        """
+        sources = {source.path: source for source in self.sources}
+        X, y = self.read(lambda path: fetch.read(sources[path], directory, download))
+        schema = None if self.schema is None else self.schema(X)
+        return Dataset(self.name, X, y, self.classes, schema, self.citation, self.licence, self.note)

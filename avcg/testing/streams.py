@@ -1,0 +1,37 @@
+"""Global random streams, which no part may draw from."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import sklearn.model_selection  # noqa: F401  importing it draws from Python's stream, which is no part's doing
+import torch
+
+
+@contextmanager
+def streams_untouched(part: str) -> Iterator[None]:
+    """Assert that the global streams of Python, numpy and PyTorch stand where they stood.
+
+    Args:
+        part: What runs meanwhile, as the message names it.
+
+    Raises:
+        AssertionError: With the stream that was drawn from.
+    """
+    before = _states()
+    yield
+    after = _states()
+    touched = [name for name in before if before[name] != after[name]]
+    assert not touched, f"{part} touched the global random stream of {', '.join(touched)}"
+
+
+def _states() -> dict[str, int]:
+    _, keys, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  it is the global one that is looked at
+    return {
+        "Python": hash(random.getstate()),
+        "numpy": hash((np.asarray(keys).tobytes(), position)),
+        "PyTorch": hash(torch.get_rng_state().numpy().tobytes()),
+    }
