@@ -29,8 +29,8 @@ def statuses(already: Flags, immovable: Flags, valid: Flags, robust: Flags) -> N
         valid: Answers for which the deployed model decides as asked.
         robust: Answers that the promised share of held-out models accepts.
     """
-    names = ["already_target", "infeasible", "not_valid", "not_robust"]
-    return np.select([already, immovable, ~valid, ~robust], names, "ok")
+    judged = np.where(~valid, "not_valid", np.where(robust, "ok", "not_robust"))
+    return np.where(already, "already_target", np.where(immovable, "infeasible", judged))
 
 
 def check_delivery(broken: Flags) -> None:

@@ -131,6 +131,16 @@ class Encoding:
         return tuple((counts - 1).tolist())
 
     @cached_property
+    def numeric_columns(self) -> Positions:
+        """(n,) the position in the schema of each numeric feature."""
+        return np.flatnonzero([isinstance(feature, Continuous) for feature in self.schema.features])
+
+    @cached_property
+    def categorical_columns(self) -> Positions:
+        """(G,) the position in the schema of each categorical feature."""
+        return np.flatnonzero([isinstance(feature, Categorical) for feature in self.schema.features])
+
+    @cached_property
     def slices(self) -> tuple[slice, ...]:
         """The codes of each feature of the schema."""
         stops = np.cumsum([_width(feature) for feature in self.schema.features]).tolist()
@@ -253,10 +263,18 @@ class Encoding:
         numbers = self.on_grid(self.unscaled(x[:, self.number_at]))
         with_gaps = self.gap_at >= 0
         numbers[:, with_gaps] = np.where(x[:, self.gap_at[with_gaps]] > 0.5, np.nan, numbers[:, with_gaps])
+        return Values(numbers, self.decode_choices(x))
+
+    def decode_choices(self, x: Codes) -> Positions:
+        """(N, G) the category with the largest code, for each categorical feature.
+
+        Args:
+            x: (N, D).
+        """
         choices = np.empty((len(x), len(self.blocks)), np.intp)
         for j, block in enumerate(self.blocks):
             choices[:, j] = x[:, block].argmax(axis=1)
-        return Values(numbers, choices)
+        return choices
 
     def missing(self, values: Values) -> Flags:
         """(N, features) where there is no value."""

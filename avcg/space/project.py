@@ -111,16 +111,15 @@ def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
         feasible: What is allowed.
         x: (B, D) the factuals.
     """
-    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features])
-    leads = feasible.unit == np.arange(len(numeric))  # a follower moves with its leader, and not by itself
-    slots = np.repeat(leads[~numeric], [block.stop - block.start for block in encoding.slots])
+    leads = feasible.unit == np.arange(len(feasible.unit))  # a follower moves with its leader, and not by itself
+    slots = np.repeat(leads[encoding.categorical_columns], [block.stop - block.start for block in encoding.slots])
     entered = allowed_entries(encoding, feasible, x) & (x[:, encoding.slot_at] < 0.5)
     moves = np.asarray(entered[:, slots].any(axis=1))
     if not moves.all():
         own, missing = x[:, encoding.number_at], missing_numbers(encoding, x)
         ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
         _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
-        moves |= ~np.asarray(stays.all(axis=0))[:, leads[numeric]].all(axis=1)
+        moves |= ~np.asarray(stays.all(axis=0))[:, leads[encoding.numeric_columns]].all(axis=1)
     return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
@@ -286,47 +285,37 @@ def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: V
         codes: (B, D).
         factuals: B rows.
     """
-    found, here, at = encoding.decode(codes), factuals.numbers, encoding.number_at
-    gap = np.isnan(here)
-    same = codes[:, at] == encoding.scaled(np.where(gap, encoding.center, here))
-    same &= gap == np.isnan(found.numbers)
+    here, at, choices = factuals.numbers, encoding.number_at, encoding.decode_choices(codes)
+    gap, still_gap = np.isnan(here), missing_numbers(encoding, codes)
+    same = (codes[:, at] == encoding.scaled(np.where(gap, encoding.center, here))) & (gap == still_gap)
     near = nearest_numbers(encoding, feasible, encoding.unscaled(codes[:, at]), here)
-    numbers = np.where(same, here, np.where(np.isnan(found.numbers), np.nan, near))
+    numbers = np.where(same, here, np.where(still_gap, np.nan, near))
     for link in feasible.links:
         if link.knots is None:
             lead = encoding.place[link.leader]
-            moved = found.choices[:, lead] != factuals.choices[:, lead]
+            moved = choices[:, lead] != factuals.choices[:, lead]
             for position in link.followers:
                 if isinstance(encoding.schema.features[position], Continuous):
                     j = encoding.place[position]
-                    numbers[moved, j] = link.exact.numbers[found.choices[moved, lead], j]
-    return Values(numbers, found.choices)
+                    numbers[moved, j] = link.exact.numbers[choices[moved, lead], j]
+    return Values(numbers, choices)
 
 
 def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
     """(N, features) where an answer breaks a constraint, judged on exact values and not by how they were made."""
-    broken = np.zeros((len(answers), len(encoding.schema)), bool)
     changed = changes(encoding, answers, factuals)
-    low, high = room(feasible, factuals.numbers)
-    x = encoding.encode(factuals)
-    entries = _enterable(encoding, feasible, x)
-    frozen = np.broadcast_to(feasible.no_fall & feasible.no_rise, low.shape)
-    for j, feature in enumerate(encoding.schema.features):
-        i = encoding.place[j]
-        if isinstance(feature, Continuous):
-            value, first, last = answers.numbers[:, i], low[:, i], high[:, i]
-            if feature.step is not None:  # on a grid, by counting steps: a float32 column holds 0.3 only nearly
-                value = value / feature.step
-                first, last = _multiples(first, last, feature.step, feature.decimals)
-                broken[:, j] |= np.abs(value - np.rint(value)) > 1e-6 * np.maximum(1.0, np.abs(value))
-                value = np.rint(value)
-            broken[:, j] |= np.isnan(value) | (value < first) | (value > last) | frozen[:, i]
-        else:
-            block = entries[:, encoding.slots[i]]
-            broken[:, j] = ~np.take_along_axis(block, answers.choices[:, i, None], axis=1)[:, 0]
+    broken, columns = np.zeros_like(changed), changed.any(axis=0)
+    if columns[encoding.numeric_columns].any():
+        broken[:, encoding.numeric_columns] = _broken_numbers(encoding, feasible, answers, factuals)
+    if columns[encoding.categorical_columns].any():
+        entries = _enterable(encoding, feasible, encoding.encode(factuals))
+        broken[:, encoding.categorical_columns] = ~entries[
+            np.arange(len(answers))[:, None], encoding.first_slots + answers.choices
+        ]
     broken &= changed
     for link in feasible.links:
-        expected, found = x.copy(), encoding.encode(answers)
+        x, found = encoding.encode(factuals), encoding.encode(answers)
+        expected = x.copy()
         expected[:, encoding.slices[link.leader]] = found[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
         for position in link.followers:
@@ -341,11 +330,25 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
     return broken
 
 
+def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
+    """(N, n) numbers that, if they changed, may not be what they are."""
+    low, high = room(feasible, factuals.numbers)
+    value = answers.numbers
+    broken = np.isnan(value) | (value < low) | (value > high) | (feasible.no_fall & feasible.no_rise)
+    for step, decimals, at in encoding.grids:  # by counting steps: a float32 column holds 0.3 only nearly
+        count = value[:, at] / step
+        first, last = _multiples(low[:, at], high[:, at], step, decimals)
+        nearest = np.rint(count)
+        off = np.abs(count - nearest) > 1e-6 * np.maximum(1.0, np.abs(count))
+        frozen = feasible.no_fall[:, at] & feasible.no_rise[:, at]
+        broken[:, at] = np.isnan(count) | off | (nearest < first) | (nearest > last) | frozen
+    return broken
+
+
 def changes(encoding: Encoding, answers: Values, factuals: Values) -> Flags:
     """(N, features) which cells differ."""
     changed = np.zeros((len(answers), len(encoding.schema)), bool)
     both_missing = np.isnan(answers.numbers) & np.isnan(factuals.numbers)
-    numeric = [isinstance(feature, Continuous) for feature in encoding.schema.features]
-    changed[:, numeric] = (answers.numbers != factuals.numbers) & ~both_missing
-    changed[:, np.logical_not(numeric)] = answers.choices != factuals.choices
+    changed[:, encoding.numeric_columns] = (answers.numbers != factuals.numbers) & ~both_missing
+    changed[:, encoding.categorical_columns] = answers.choices != factuals.choices
     return changed
