@@ -194,6 +194,13 @@ class TestNames:
         for line in re.findall(r"^\| (?!the paper|---)(.+) \|$", page.read_text(), re.MULTILINE):
             assert re.search(r"`tests/[\w/]+\.py::", line), f"no test proves: {line}"
 
+    def test_new_names_of_the_changelog_exist(self):
+        renamed = (ROOT / "CHANGELOG.md").read_text().split("### Renamed\n")[1].split("\n### ")[0]
+        rows = [line.split("|")[-2] for line in renamed.splitlines() if line.startswith("| `")]
+        names = [name for row in rows for name in re.findall(r"`(avcg\.[\w.]+)`", row)]
+        assert len(names) > 30
+        assert not [name for name in names if name != "avcg.artifact" and not exists(name)]
+
     @each_page
     def test_tests_that_are_named_exist(self, page):
         for file, path in re.findall(r"`tests/([\w/]+\.py)::([\w:]+)`", page.read_text()):
