@@ -692,7 +692,7 @@ WRONG = {
     "requests for other rows": (lambda r: r.generate(DENIED, vary=[["income"]] * 3), SchemaError, "3 rows"),
     "a probability that is none": (lambda r: r.generate(DENIED, min_prob=1.0), SettingError, "'min_prob'"),
     "no time": (lambda r: r.generate(DENIED, refine=True, time_budget=0), SettingError, "'time_budget'"),
-    "no refinement": (lambda r: r.generate(DENIED, refine=1), SettingError, "'refine' of generate"),
+    "no refinement": (lambda r: r.generate(DENIED, refine=1), SettingError, "'refine' of a query"),
     "a budget for nothing": (lambda r: r.generate(DENIED, time_budget=1.0), SettingError, "refine=True"),
     "negative changes": (lambda r: r.generate(DENIED, max_changes=-1), SchemaError, "at_most"),
     "missing columns": (lambda r: r.generate(DENIED[["income"]]), DataError, "lack column"),

@@ -373,7 +373,7 @@ class TestSections:
 
     def test_students(self, answers, recourse):
         looks = [Fidelity("training", 0.908, 0.0621, 14), Fidelity("answers", 0.9996, 0.0114, 4000)]
-        taught = Distillation.of(recourse.split_.calibration, looks)
+        taught = Distillation.of(recourse.split_.calibration, looks, recourse.recipe_.distillation)
         page = Page.of(render(answers, replace_attribute(recourse, "distillation_", taught)))
         assert page.tables["students"][1:] == [
             ["1", "training rows set aside", "14", "90.8 %", "0.062"],
