@@ -304,7 +304,7 @@ def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: V
 def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
     """(N, features) where an answer breaks a constraint, judged on exact values and not by how they were made."""
     changed = changes(encoding, answers, factuals)
-    broken, columns = np.zeros_like(changed), changed.any(axis=0)
+    broken, columns = np.zeros_like(changed), np.asarray(changed.any(axis=0))
     if columns[encoding.numeric_columns].any():
         broken[:, encoding.numeric_columns] = _broken_numbers(encoding, feasible, answers, factuals)
     if columns[encoding.categorical_columns].any():
