@@ -21,12 +21,12 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are f
 # Loads everything once, then does what it is told in children of its own, which are the ones that are killed.
 NURSERY = """
 import json, os, signal, sys, time
-import avcg, avcg.amortized
-from avcg.scale import answering
-from avcg.cli import main
+import avcg, avcg.explainers.avcg
+from avcg.batch import answerer
+from avcg.cli.main import main
 from avcg.io.artifact import load
 
-answering.MAX_GROUP_ROWS = 50
+answerer.MAX_GROUP_ROWS = 50
 for line in sys.stdin:
     order = json.loads(line)
     at_work, say = os.pipe()
