@@ -27,8 +27,9 @@ from avcg.models.decision import DecisionRule, of_target
 from avcg.schema.schema import Schema
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import Ranges, Vary
-from avcg.space.encoding import Codes, Positions
-from avcg.space.records import values_of, written
+from avcg.space.encoding import Codes, Positions, Values
+from avcg.space.reading import read_rows
+from avcg.space.records import written
 
 _AT_ONCE = 512  # answers
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
@@ -151,7 +152,8 @@ class Scorer:
         self, rows: Sequence[Mapping[str, Any]], target: Any, space: TableCodes, options: QueryOptions
     ) -> list[Row]:
         """Answers to rows that fit in memory."""
-        x = np.stack([space.encoding.encode_row(row) for row in rows])
+        values = read_rows(self.schema, rows)
+        x = space.encoding.encode(values)
         acceptance, rule = self._search.acceptance, self._search.acceptance.rule
         before = acceptance.deployed_probability(self._asked(x))
         current = rule.decide(before)
@@ -173,14 +175,20 @@ class Scorer:
                 codes[:, left] = answers
             else:
                 codes = answers
-        return self._package(rows, query, codes, before, current)
+        return self._package(rows, values, query, codes, before, current)
 
     def _package(
-        self, rows: Sequence[Mapping[str, Any]], query: Query, codes: Codes, before: Codes, current: Positions
+        self,
+        rows: Sequence[Mapping[str, Any]],
+        here: Values,
+        query: Query,
+        codes: Codes,
+        before: Codes,
+        current: Positions,
     ) -> list[Row]:
         """Decode, look at what was decoded once more, judge it, and say how it went."""
         acceptance, n, space = self._search.acceptance, query.n, query.space
-        place, each, here = np.arange(len(rows)), query, values_of(space.encoding, rows)
+        place, each = np.arange(len(rows)), query
         if n > 1:
             place = np.repeat(place, n)
             each, here = query.take(place), here.take(place)

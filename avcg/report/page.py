@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avcg.metrics.groups import MISSING
-from avcg.space.encoding import is_gap
+from avcg.space.reading import is_gap
 
 _LONGEST = 80  # characters of a value; a page is for looking at
 

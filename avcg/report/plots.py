@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from avcg.errors import DataError, MissingExtraError, SettingError, check_int, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import Option, Row, at_least
-from avcg.space.encoding import is_gap
+from avcg.space.reading import is_gap
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

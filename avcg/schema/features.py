@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
@@ -191,6 +192,11 @@ class Categorical:
     def with_gaps(self) -> Categorical:
         """The same column, its gaps read."""
         return replace(self, missing="category")
+
+    @cached_property
+    def positions(self) -> dict[Scalar, int]:
+        """Where each category stands in the list."""
+        return {value: i for i, value in enumerate(self.categories)}
 
     def position(self, value: Scalar) -> int:
         """Where a category stands in the list.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
@@ -107,17 +108,17 @@ class Schema:
     def __len__(self) -> int:
         return len(self.features)
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The columns, in the order of the encoded row."""
         return tuple(feature.name for feature in self.features)
 
-    @property
+    @cached_property
     def numeric(self) -> tuple[Continuous, ...]:
         """The numeric features, in order."""
         return tuple(feature for feature in self.features if isinstance(feature, Continuous))
 
-    @property
+    @cached_property
     def categorical(self) -> tuple[Categorical, ...]:
         """The categorical features, in order."""
         return tuple(feature for feature in self.features if isinstance(feature, Categorical))

@@ -12,6 +12,7 @@ from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
+from avcg.space.reading import read_rows
 
 Example = Mapping[str, Any]
 
@@ -38,7 +39,7 @@ def check_examples(schema: Schema, encoding: Encoding, examples: Sequence[Exampl
     """
     for at, row in enumerate(examples, 1):
         try:
-            encoding.encode_row(row)
+            encoding.encode(read_rows(schema, [row]))
         except DataError as error:
             raise DataError(f"Example {at} does not fit the schema of {len(schema)} columns. {error}") from None
 

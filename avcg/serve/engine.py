@@ -14,6 +14,7 @@ from avcg.schema.features import Continuous, Feature, to_python
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
+from avcg.space.reading import read_rows
 
 if TYPE_CHECKING:
     from avcg.explainers.avcg import AVCG
@@ -119,8 +120,7 @@ class ExplainerEngine:
         max_changes: int | None = None,
     ) -> list[Row]:
         """One entry for each row; see `Engine.answer`."""
-        for row in rows:
-            self.encoding.encode_row(row)  # whatever does not fit is said with its column, before pandas sees it
+        self.encoding.encode(read_rows(self.schema, rows))  # what does not fit is refused before pandas sees it
         frame = _frame(self.schema, rows)
         found = self._explainer.generate(
             frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes

@@ -10,7 +10,7 @@ from avcg.batch.readers import open_rows
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema
-from avcg.space.encoding import is_gap
+from avcg.space.reading import is_gap
 from avcg.space.validation import check_names
 
 

@@ -3,24 +3,23 @@
 A number takes one code, scaled (float32 tells a few million steps apart, and no more); a column that may have gaps
 takes one more, 1 where it is missing. A category takes one code per category, 1 at its own. Between the user's frame
 and the codes stand `Values`: float64 numbers and category positions, exact. Nothing here imports torch or pandas, so
-that a light scorer can encode a row given as a dict.
+that a light scorer can encode rows too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError
-from avcg.schema.features import Categorical, Continuous, Scalar, to_python
+from avcg.schema.features import Categorical, Continuous
 from avcg.schema.schema import Schema
-from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
+from avcg.space.validation import refuse_far
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.float32]
@@ -28,7 +27,6 @@ Positions = NDArray[np.intp]
 Flags = NDArray[np.bool_]
 Scaling = Literal["standard", "minmax"]
 
-_LARGEST = float(np.finfo(np.float32).max)
 _EPS = float(np.finfo(np.float32).eps)
 # From here on float64 no longer holds every whole number: 2**53 may stand for 2**53 + 1.
 EXACT = 2.0**53
@@ -184,6 +182,11 @@ class Encoding:
         return np.array([slots.start for slots in self.slots], np.intp)
 
     @cached_property
+    def first_codes(self) -> Positions:
+        """(G,) where the block of each categorical feature begins among the codes."""
+        return np.array([block.start for block in self.blocks], np.intp)
+
+    @cached_property
     def within(self) -> Codes:
         """(M, G) the place of each slot in its block: codes times this say in which category a row is."""
         table = np.zeros((len(self.slot_at), len(self.slots)), np.float32)
@@ -246,12 +249,14 @@ class Encoding:
             (N, D).
         """
         x = np.zeros((len(values), self.width), np.float32)
-        gaps = np.isnan(values.numbers)
-        x[:, self.number_at] = np.where(gaps, 0.0, self.scaled(values.numbers))
-        with_gaps = self.gap_at >= 0
-        x[:, self.gap_at[with_gaps]] = gaps[:, with_gaps]
+        codes, missing = self.scaled(values.numbers), np.isnan(values.numbers)
+        if missing.any():
+            codes[missing] = 0.0
+            with_gaps = self.gap_at >= 0
+            x[:, self.gap_at[with_gaps]] = missing[:, with_gaps]
+        x[:, self.number_at] = codes
         if len(self.blocks):
-            x[np.arange(len(values))[:, None], self.slot_at[self.first_slots + values.choices]] = 1.0
+            x[np.arange(len(values))[:, None], self.first_codes + values.choices] = 1.0
         return x
 
     def decode(self, x: Codes) -> Values:
@@ -339,61 +344,6 @@ class Encoding:
             for one in np.unique(steps[steps > 0])
         ]
 
-    @cached_property
-    def _readers(self) -> tuple[list[Any], list[Any]]:
-        numbers = [
-            (feature, int(at), float(center), float(scale), int(gap))
-            for feature, at, center, scale, gap in zip(
-                self.numeric, self.number_at, self.center, self.scale, self.gap_at, strict=True
-            )
-        ]
-        choices = [
-            (feature, block.start, {value: block.start + i for i, value in enumerate(feature.categories)})
-            for feature, block in zip(self.categorical, self.blocks, strict=True)
-        ]
-        return numbers, choices
-
-    def encode_row(self, row: Mapping[str, Scalar | None]) -> Codes:
-        """One row given as a dict, in microseconds.
-
-        Args:
-            row: Every column of the schema, and no other; None or NaN where missing.
-
-        Returns:
-            (D,), the same codes as `encode` gives.
-        """
-        if row.keys() != set(self.schema.names):
-            check_names(list(row), self.schema.names)
-        x = [0.0] * self.width
-        numbers, choices = self._readers
-        for feature, at, center, scale, gap in numbers:
-            value = to_python(row[feature.name])
-            if isinstance(value, (int, float)) and not isinstance(value, bool) and value - value == 0:
-                try:
-                    x[at] = (value - center) / scale
-                except OverflowError:  # a whole number that no float can hold
-                    refuse_far(feature.name)
-                if not -_LARGEST <= x[at] <= _LARGEST:
-                    refuse_far(feature.name)
-            elif is_gap(value):
-                if gap < 0:
-                    refuse_gaps(feature.name, 1)
-                x[gap] = 1.0
-            else:
-                refuse_numbers(feature.name, [value])
-        for feature, start, slots in choices:
-            value = to_python(row[feature.name])
-            slot = slots.get(value) if isinstance(value, (str, int, float)) else None
-            if slot is not None and isinstance(value, bool) is isinstance(feature.categories[0], bool):
-                x[slot] = 1.0
-            elif is_gap(value):
-                if feature.missing == "error":
-                    refuse_gaps(feature.name, 1)
-                x[start + len(feature.categories)] = 1.0
-            else:
-                refuse_categories(feature, 1, [value])
-        return np.array(x, np.float32)
-
 
 def multiple(count: Floats, step: float, decimals: int) -> Floats:
     """So many steps, without what 3 * 0.1 leaves behind: people see 0.3."""
@@ -403,8 +353,3 @@ def multiple(count: Floats, step: float, decimals: int) -> Floats:
 def _width(feature: Continuous | Categorical) -> int:
     gap = feature.missing != "error"
     return (len(feature.categories) if isinstance(feature, Categorical) else 1) + gap
-
-
-def is_gap(value: object) -> bool:
-    """Whether a value means "missing": None, pandas' NA, or a number that is not one."""
-    return value is None or type(value).__name__ == "NAType" or (isinstance(value, float) and value != value)

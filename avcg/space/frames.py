@@ -17,7 +17,8 @@ from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, Continuous, Feature, Scalar
 from avcg.schema.schema import Kind, Schema
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
-from avcg.space.validation import check_names, refuse_categories, refuse_gaps, refuse_numbers
+from avcg.space.reading import position_of, read_choices, read_numbers
+from avcg.space.validation import check_names
 
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any
@@ -68,8 +69,9 @@ def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feat
             _refuse_kind(name, kind)
         feature = Categorical(name, tuple(kind), ordered=True)
     elif kind in ("continuous", "integer"):
-        numbers(series)  # whatever is no number is said now and not when rows are read
-        return Continuous(name, step=1 if kind == "integer" else None)
+        number = Continuous(name, step=1 if kind == "integer" else None)
+        number_column(series, number.with_gaps())  # what is not a number is refused now and not when rows are read
+        return number
     elif kind == "boolean":
         # A column of 0 and 1 keeps its numbers: answers are written back as it holds them.
         numeric = series.dtype.is_numeric()
@@ -78,7 +80,7 @@ def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feat
         feature = _infer_categories(series)
     else:
         _refuse_kind(name, kind)
-    category_positions(series, feature, gaps_allowed=True)
+    category_column(series, feature.with_gaps())
     return feature
 
 
@@ -96,7 +98,7 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
     if dtype.is_integer():
         return "integer"
     if dtype.is_numeric():
-        return _number_kind(numbers(series))
+        return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return "categorical"
     if dtype == nw.Object:
@@ -105,7 +107,7 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
         if kind == "boolean":
             return "boolean"
         if kind in _NUMBERS:
-            return _number_kind(numbers(series))
+            return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
         if kind in ("string", "empty"):
             return "categorical"
         types = sorted({type(value).__name__ for value in series.drop_nulls().to_numpy()})
@@ -186,13 +188,10 @@ def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: 
     """Read the columns named into their places."""
     for j, number in enumerate(schema.numeric):
         if number.name in names:
-            values.numbers[:, j] = numbers(columns[number.name])
-            if number.missing == "error" and (gaps := int(np.isnan(values.numbers[:, j]).sum())):
-                refuse_gaps(number.name, gaps)
+            values.numbers[:, j] = number_column(columns[number.name], number)
     for j, choice in enumerate(schema.categorical):
         if choice.name in names:
-            gaps_allowed = choice.missing != "error"
-            values.choices[:, j] = category_positions(columns[choice.name], choice, gaps_allowed=gaps_allowed)
+            values.choices[:, j] = category_column(columns[choice.name], choice)
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
@@ -202,59 +201,32 @@ def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]
     return {f.name: (low, high) for f, low, high in zip(schema.numeric, lows, highs, strict=True)}
 
 
-def numbers(column: Column) -> Floats:
-    """A numeric column as float64, NaN where missing.
-
-    Raises:
-        DataError: If it holds anything but finite numbers and gaps.
-    """
+def number_column(column: Column, feature: Continuous) -> Floats:
+    """A numeric column as float64, NaN where missing; see `avcg.space.reading.read_numbers`."""
     native = column if isinstance(column, pd.Series) else column.to_native()
     if isinstance(native, pd.Series) and native.dtype.kind in "iuf":
-        values = native.to_numpy(np.float64, na_value=np.nan)  # Arrow would refuse to round whole numbers beyond 2**53
+        numbers = native.to_numpy(np.float64, na_value=np.nan)  # Arrow would refuse to round whole numbers beyond 2**53
     else:
-        values = _other_numbers(nw.from_native(native, series_only=True))
-    infinite = np.isinf(values)
-    if infinite.any():
-        refuse_numbers(str(column.name), values[infinite].tolist())
-    return values
+        series = nw.from_native(native, series_only=True)
+        if not series.dtype.is_numeric():
+            return np.array(read_numbers(feature, series.to_list()))
+        numbers = series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
+    if np.isinf(numbers).any() or (feature.missing == "error" and np.isnan(numbers).any()):
+        read_numbers(feature, numbers.tolist())  # which says what is wrong
+    return numbers
 
 
-def _other_numbers(series: nw.Series[Any]) -> Floats:
-    """Numbers of a column that is not one of pandas' numeric ones: of polars, decimals, or objects."""
-    if series.dtype == nw.Boolean:
-        refuse_numbers(series.name, series.to_numpy().tolist())
-    if series.dtype.is_numeric():
-        return series.cast(nw.Float64).to_numpy().astype(np.float64, copy=False)
-    objects = series.to_numpy()
-    if pd.api.types.infer_dtype(objects, skipna=True) not in _NUMBERS:
-        refuse_numbers(series.name, [value for value in objects if not _is_number(value) and not pd.isna(value)])
-    return pd.to_numeric(pd.Series(objects)).to_numpy(np.float64, na_value=np.nan)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-
-
-def category_positions(column: Column, feature: Categorical, *, gaps_allowed: bool) -> Positions:
-    """Where each value stands in the list of categories, one past the last where missing.
-
-    Raises:
-        DataError: If it holds a value that is no category, or a gap where gaps are refused.
-    """
-    distinct, which = _distinct(column if isinstance(column, pd.Series) else column.to_native())
-    place = {value: i for i, value in enumerate(feature.categories)}
-    positions = np.array([place.get(value, -1) for value in distinct.tolist()], np.intp)
-    strange = positions < 0
-    boolean = isinstance(feature.categories[0], bool)
-    if boolean is not (distinct.dtype.kind == "b") and distinct.dtype.kind != "O":
-        strange[:] = True  # 0 and 1 equal no and yes, but are not what the schema says the column holds
-    strangers = np.append(strange, False)[which]  # the last place is that of gaps
-    if strangers.any():
-        refuse_categories(feature, int(strangers.sum()), distinct[which[strangers][:1000]].tolist())
-    gaps = int((which < 0).sum())
-    if gaps and not gaps_allowed:
-        refuse_gaps(feature.name, gaps)
-    return np.append(positions, len(feature.categories))[which]
+def category_column(column: Column, feature: Categorical) -> Positions:
+    """A column as positions in the list of categories; see `avcg.space.reading.read_choices`."""
+    native = column if isinstance(column, pd.Series) else column.to_native()
+    distinct, which = _distinct(native)
+    gap = len(feature.categories)
+    if distinct.dtype.kind == "O" and not all(isinstance(value, str) for value in feature.categories):
+        return np.array(read_choices(feature, native.to_list()), np.intp)  # 1, 1.0 and True are not told apart above
+    positions = np.array([*(position_of(feature, value) for value in distinct.tolist()), gap], np.intp)[which]
+    if (positions < 0).any() or (feature.missing == "error" and (positions == gap).any()):
+        read_choices(feature, native.to_list())  # which says what is wrong
+    return positions
 
 
 def _distinct(native: Any) -> tuple[np.ndarray[Any, Any], Positions]:

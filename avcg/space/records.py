@@ -1,27 +1,14 @@
-"""Rows given as dictionaries, as exact values and back; numpy alone."""
+"""Answers as dictionaries; numpy alone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from avcg.schema.features import Categorical, Continuous
-from avcg.space.encoding import Encoding, Flags, Values, is_gap
-
-
-def values_of(encoding: Encoding, rows: Sequence[Mapping[str, Any]]) -> Values:
-    """Exact values of rows that have been encoded, and so are known to fit."""
-    numbers = [[np.nan if is_gap(v := row[f.name]) else float(v) for f in encoding.numeric] for row in rows]
-    choices = [[_choice(feature, row[feature.name]) for feature in encoding.categorical] for row in rows]
-    return Values(
-        np.array(numbers, np.float64).reshape(len(rows), -1), np.array(choices, np.intp).reshape(len(rows), -1)
-    )
-
-
-def _choice(feature: Categorical, value: Any) -> int:
-    return len(feature.categories) if is_gap(value) else feature.position(value)
+from avcg.schema.features import Continuous
+from avcg.space.encoding import Encoding, Flags, Values
 
 
 def written(

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from avcg.schema.features import to_python
-from avcg.space.encoding import is_gap
+from avcg.space.reading import is_gap
 
 
 def to_json(value: Any) -> Any:

@@ -37,6 +37,7 @@ from avcg.space.project import (
     unit_charges,
     violations,
 )
+from avcg.space.reading import read_rows
 from avcg.space.relax import Relaxation
 
 
@@ -124,7 +125,7 @@ class TabularSpace:
             DataError: If the rows do not fit the schema.
         """
         if isinstance(X, Mapping):
-            return torch.from_numpy(self.encoding.encode_row(X)[None])
+            return torch.from_numpy(self.encoding.encode(read_rows(self.schema, [X])))
         return torch.from_numpy(self.encoding.encode(self.read(X)))
 
     def decode(self, x: Tensor, like: Frame | None = None) -> Frame:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from avcg import TabularSpace, datasets
+from avcg.space.reading import read_rows
 from speeds.timing import median_seconds
 
 
@@ -80,7 +81,10 @@ def space(rows: int, repeats: int) -> None:
 
     row = data.X.iloc[0].to_dict()
     calls = 2000
-    one = median_seconds(lambda: [fitted.encoding.encode_row(row) for _ in range(calls)], 7) / calls
+    one = (
+        median_seconds(lambda: [fitted.encoding.encode(read_rows(fitted.schema, [row])) for _ in range(calls)], 7)
+        / calls
+    )
     frame = data.X.iloc[[0]]
     columns = ColumnTransformer([("n", StandardScaler(), numeric), ("c", OneHotEncoder(), categorical)]).fit(data.X)
     other = median_seconds(lambda: columns.transform(frame), 50)
@@ -88,8 +92,6 @@ def space(rows: int, repeats: int) -> None:
     table.add_row("avcg, as a dict", f"{1e6 * one:.1f}", "at most 50")
     table.add_row("scikit-learn, as a frame", f"{1e6 * other:.0f}", f"{other / one:.0f} times ours")
     Console().print(table)
-    code = (
-        "import sys, avcg.space.encoding; print({'torch', 'pandas'} & set(sys.modules) or 'neither torch nor pandas')"
-    )
+    code = "import sys, avcg.space.reading; print({'torch', 'pandas'} & set(sys.modules) or 'neither torch nor pandas')"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-    print(f"importing the encoder loads {loaded}")
+    print(f"importing the reader and the encoder loads {loaded}")

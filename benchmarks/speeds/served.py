@@ -61,7 +61,8 @@ def onnx(repeats: int, folder: str | None) -> None:
 # The same service around an engine that reads its rows and always says the same: what a request costs by itself.
 _NO_WORK = """
 import sys
-from avcg.scorer import Scorer
+from avcg.io.scorer import Scorer
+from avcg.space.reading import read_rows
 from avcg.serve.service import create_app
 import uvicorn
 
@@ -69,8 +70,7 @@ class NoWork(Scorer):
     said = None
     def answer(self, rows, target=None, *, n=1, vary=None, ranges=None, min_prob=None, max_changes=None):
         self.said = self.said or super().answer(rows[:1], target)[0]
-        for row in rows:
-            self.encoding.encode_row(row)
+        self.encoding.encode(read_rows(self.schema, rows))
         return [self.said] * len(rows)
 
 uvicorn.run(create_app(NoWork(sys.argv[1])), port=int(sys.argv[2]), access_log=False, log_level="warning")

@@ -19,7 +19,8 @@ from avcg.batch.columns import AnsweredRows
 from avcg.errors import DataError, SchemaError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.project import changes, project, restore
-from avcg.space.records import values_of, written
+from avcg.space.reading import read_rows
+from avcg.space.records import written
 
 LIMITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (8, 16, 32, 64)}
 DTYPES = {
@@ -116,9 +117,9 @@ def test_dictionaries_of_any_size_obey(table, seed):
     frame, columns, schema = table
     space = TabularSpace.fit(schema, frame)
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    x = np.stack([space.encoding.encode_row(row) for row in rows])
+    here = read_rows(schema, rows)
+    x = space.encoding.encode(here)
     assert np.array_equal(x, space.encode(frame).numpy())
-    here = values_of(space.encoding, rows)
     for wish in (x + np.random.default_rng(seed).normal(0, 3, x.shape).astype(np.float32), x + 100, x - 100):
         codes = project(space.encoding, space.feasible, wish[None], x)[0]
         values = restore(space.encoding, space.feasible, codes, here)

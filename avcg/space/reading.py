@@ -1,0 +1,116 @@
+"""Raw cells to exact values: the one place that says what a number, a category and a missing value is.
+
+Frames, dictionaries, CSV files and Arrow tables are all read by these rules and refused with the same messages. numpy
+alone, so that a light scorer can read rows given as dictionaries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from avcg.schema.features import Categorical, Continuous, to_python
+from avcg.schema.schema import Schema
+from avcg.space.encoding import Values
+from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
+
+# By name, since pandas itself is not loaded here.
+_PANDAS_GAPS = ("NAType", "NaTType")
+
+
+def is_gap(value: object) -> bool:
+    """Whether a value means "missing": None, NaN, or NA and NaT of pandas."""
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _PANDAS_GAPS
+
+
+def read_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Values:
+    """The exact values of rows given as dictionaries, in microseconds for one.
+
+    Args:
+        schema: What the columns are.
+        rows: Each with every column of the schema and no other; None or NaN where a value is missing.
+
+    Raises:
+        DataError: If the rows do not fit the schema; the message names the column, how many rows, values and the fix.
+    """
+    names = set(schema.names)
+    for row in rows:
+        if row.keys() != names:
+            check_names(list(row), schema.names)
+    numbers = [read_numbers(feature, [row[feature.name] for row in rows]) for feature in schema.numeric]
+    choices = [read_choices(feature, [row[feature.name] for row in rows]) for feature in schema.categorical]
+    return Values(
+        np.array(numbers, np.float64).reshape(-1, len(rows)).T, np.array(choices, np.intp).reshape(-1, len(rows)).T
+    )
+
+
+def read_numbers(feature: Continuous, cells: Sequence[object]) -> list[float]:
+    """A numeric column as float64, NaN where missing.
+
+    Args:
+        feature: The column.
+        cells: Raw values of any type.
+
+    Raises:
+        DataError: If a cell is neither a finite number nor missing, or missing where the column refuses that.
+    """
+    numbers: list[float] = []
+    wrong: list[object] = []
+    for cell in cells:
+        kind = type(cell)
+        if kind is float or kind is int:
+            numbers.append(cell)  # type: ignore[arg-type]
+            continue
+        value = to_python(cell)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            numbers.append(value)
+        elif is_gap(value):
+            numbers.append(np.nan)
+        else:
+            wrong.append(value)
+    if wrong:
+        refuse_numbers(feature.name, wrong)
+    try:
+        total = float(sum(numbers))
+    except OverflowError:  # a whole number that no float can hold
+        refuse_far(feature.name)
+    if total - total != 0:  # NaN or infinite, as one of the numbers is, or their sum
+        infinite = [number for number in numbers if number in (np.inf, -np.inf)]
+        if infinite:
+            refuse_numbers(feature.name, infinite)
+        if feature.missing == "error" and total != total:
+            refuse_gaps(feature.name, sum(number != number for number in numbers))
+    return numbers
+
+
+def read_choices(feature: Categorical, cells: Sequence[object]) -> list[int]:
+    """A categorical column as positions in its list of categories, one past the last where missing.
+
+    Args:
+        feature: The column.
+        cells: Raw values of any type.
+
+    Raises:
+        DataError: If a cell is neither a category nor missing, or missing where the column refuses that.
+    """
+    known = feature.positions
+    positions = [known.get(cell, -1) if type(cell) is str else position_of(feature, cell) for cell in cells]
+    if -1 in positions:
+        unknown = [cell for cell, position in zip(cells, positions, strict=True) if position < 0]
+        refuse_categories(feature, len(unknown), unknown[:1000])
+    if feature.missing == "error" and len(feature.categories) in positions:
+        refuse_gaps(feature.name, positions.count(len(feature.categories)))
+    return positions
+
+
+def position_of(feature: Categorical, cell: object) -> int:
+    """The position of a cell's category, one past the last where it is missing, -1 where it is neither."""
+    value = to_python(cell)
+    if isinstance(value, (str, int, float)):
+        position = feature.positions.get(value)
+        # 0 and 1 equal no and yes, but are not what the schema says the column holds.
+        if position is not None and isinstance(value, bool) is isinstance(feature.categories[position], bool):
+            return position
+    return len(feature.categories) if is_gap(value) else -1
