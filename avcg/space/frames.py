@@ -219,10 +219,10 @@ def number_column(column: Column, feature: Continuous) -> Floats:
 def category_column(column: Column, feature: Categorical) -> Positions:
     """A column as positions in the list of categories; see `avcg.space.reading.read_choices`."""
     native = column if isinstance(column, pd.Series) else column.to_native()
+    if native.dtype == object:  # of any types: some have no hash, and 1 has that of True
+        return np.array(read_choices(feature, native.to_list()), np.intp)
     distinct, which = _distinct(native)
     gap = len(feature.categories)
-    if distinct.dtype.kind == "O" and not all(isinstance(value, str) for value in feature.categories):
-        return np.array(read_choices(feature, native.to_list()), np.intp)  # 1, 1.0 and True are not told apart above
     positions = np.array([*(position_of(feature, value) for value in distinct.tolist()), gap], np.intp)[which]
     if (positions < 0).any() or (feature.missing == "error" and (positions == gap).any()):
         read_choices(feature, native.to_list())  # which says what is wrong
