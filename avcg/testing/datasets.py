@@ -14,7 +14,7 @@ from avcg.datasets.base import Dataset, Specification
 from avcg.datasets.fetch import Source
 from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
-from avcg.testing.streams import streams_untouched
+from avcg.testing.unchanged import streams_untouched
 
 _CODED_ROWS = 2000  # at most, evenly spaced: enough to meet every category of the public datasets, in a second
 

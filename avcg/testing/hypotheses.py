@@ -7,6 +7,7 @@ from torch import Tensor
 
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
+from avcg.testing.unchanged import streams_untouched
 
 
 def check_hypotheses(distribution: HypothesisDistribution, x: Tensor, n: int = 6) -> None:
@@ -24,10 +25,9 @@ def check_hypotheses(distribution: HypothesisDistribution, x: Tensor, n: int = 6
     Raises:
         AssertionError: With what does not hold.
     """
-    before = torch.get_rng_state()
-    first, again = (distribution.sample(n, rng=torch.Generator().manual_seed(3)) for _ in range(2))
-    log_probs = first.log_probs(x)
-    assert torch.equal(before, torch.get_rng_state()), "sampling or evaluating touched PyTorch's global stream"
+    with streams_untouched("sampling or evaluating"):
+        first, again = (distribution.sample(n, rng=torch.Generator().manual_seed(3)) for _ in range(2))
+        log_probs = first.log_probs(x)
     assert isinstance(first, Predictors), f"sample returned a {type(first).__name__}, not Predictors"
     assert 1 <= len(first) <= n, f"sample({n}) returned {len(first)} hypotheses"
     assert first.weights.shape == (len(first),), "there is not one weight per hypothesis"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import random
 from dataclasses import fields, replace
 from typing import Any, get_args
 
@@ -21,6 +19,7 @@ from avcg.models.training import Training
 from avcg.space.base import Space
 from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
+from avcg.testing.unchanged import streams_untouched
 
 _ANSWERS, _TRAINING_ROWS = 6, 80
 # Fields of answers with one entry for each answer, by the axis that answers are on.
@@ -47,9 +46,9 @@ def check_metric(metric: Metric) -> None:
     assert metric.direction in get_args(Direction), f"{metric.name}: the direction {metric.direction!r} is unknown"
     measured = False
     for case in (example_case(), example_case(n=2), example_case(images=True)):
-        streams, before = _global_streams(), _tensors(case)
-        columns = metric.columns(case)
-        assert _global_streams() == streams, f"{metric.name}: a global random stream was touched"
+        before = _tensors(case)
+        with streams_untouched(metric.name):
+            columns = metric.columns(case)
         after = _tensors(case)
         assert all(torch.equal(before[name], after[name]) for name in before), f"{metric.name}: an input was changed"
         for name, values in columns.items():
@@ -105,11 +104,6 @@ def _tensors(case: Case) -> dict[str, Tensor]:
     """Copies of every tensor of a case, by name."""
     parts = {**vars(case.context), **vars(case.answers)}
     return {name: torch.nan_to_num(part.clone()) for name, part in parts.items() if isinstance(part, Tensor)}
-
-
-def _global_streams() -> bytes:
-    numpy_state = np.random.get_state()  # noqa: NPY002  read, not drawn from
-    return pickle.dumps((random.getstate(), numpy_state, torch.get_rng_state().tolist()))
 
 
 def _example_rows(images: bool) -> tuple[Space, Tensor]:

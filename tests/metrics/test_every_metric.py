@@ -44,7 +44,7 @@ def drawing(case):
     [
         (lambda case: 1.0 / torch.zeros_like(moved(case)), (), "infinite"),
         (touching, (), "an input was changed"),
-        (drawing, (), "global random stream"),
+        (drawing, (), "global stream"),
         (Drifting(), (), "another call gives other values"),
         (lambda case: moved(case) * torch.arange(len(case.answers.x)), (), "do not follow their rows"),
         (lambda case: torch.full_like(moved(case), torch.nan), (), "no answer of any example has a value"),

@@ -1,4 +1,7 @@
-"""The contract of a dataset: a new file is found and checked, and a broken one is told what is wrong."""
+"""A new dataset is found by its file, and a broken one is told what is wrong.
+
+That the datasets of the room keep the contract is tested beside their other facts, where each is loaded once.
+"""
 
 from dataclasses import replace
 
@@ -72,7 +75,7 @@ BROKEN = {
     "a table without a schema": ({"schema": None}, "a table needs a schema"),
     "images of floats": ({**other_rows(np.zeros((60, 4, 4))), "schema": None}, "have dtype float64"),
     "channels first": ({**other_rows(np.zeros((60, 3, 4, 4), np.uint8)), "schema": None}, "have shape"),
-    "the global stream": ({"read": draws_from_the_global_stream}, "reading touched the global random stream of numpy"),
+    "the global stream": ({"read": draws_from_the_global_stream}, "reading touched the global stream of numpy"),
 }  # fmt: skip
 
 
