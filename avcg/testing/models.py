@@ -97,11 +97,11 @@ def _check_neighbours(model: ModelAdapter, X: Any, probabilities: NDArray[Any]) 
 
 def _check_hypothesis(model: Any, X: Any, probabilities: NDArray[Any], tolerance: float) -> None:
     """What the generator is trained against, and what judges its answers."""
-    hypothesis = PointMass(model)
-    assert hypothesis.space is model.space_, "as a hypothesis it reads another space"
+    hypothesis, space = PointMass(model), model.space_
+    assert hypothesis.space is space, "as a hypothesis it reads another space"
     assert np.array_equal(np.asarray(hypothesis.classes), model.classes_), "as a hypothesis it has other classes"
     with streams_untouched("encoding"):
-        x = model.space_.encode(as_rows(X))
+        x = space.encode(as_rows(X))
     coded = hypothesis.predictors.log_probs(x).exp()[0].numpy(force=True)
     assert np.allclose(coded, probabilities, atol=tolerance), "codes of rows get other probabilities than the rows"
     check_hypotheses(hypothesis, x[:5])
