@@ -97,7 +97,8 @@ def _check_neighbours(model: ModelAdapter, X: Any, probabilities: NDArray[Any]) 
 
 def _check_hypothesis(model: Any, X: Any, probabilities: NDArray[Any], tolerance: float) -> None:
     """What the generator is trained against, and what judges its answers."""
-    hypothesis, space = PointMass(model), model.space_
+    space: Space = model.space_
+    hypothesis = PointMass(model)
     assert hypothesis.space is space, "as a hypothesis it reads another space"
     assert np.array_equal(np.asarray(hypothesis.classes), model.classes_), "as a hypothesis it has other classes"
     with streams_untouched("encoding"):
