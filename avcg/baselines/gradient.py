@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,6 +90,11 @@ class GradientSearch(Explainer):
             device=device, random_state=random_state,
         )  # fmt: skip
         self.descent = descent
+
+    @classmethod
+    def default_settings(cls) -> dict[str, Any]:
+        """The descent that is usual for the method; see `Explainer.default_settings`."""
+        return {"descent": cls.usual}
 
     @property
     def effort(self) -> Descent:

@@ -1,98 +1,83 @@
-"""The names that protocols may use, and what they make."""
+"""Methods of a protocol: an explainer class by its path, its constructor's settings by their names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import fields, replace
+import inspect
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from avcg.baselines.cfvae import CFVAE, OwnLabelCFVAE
-from avcg.baselines.gradient import QUCE, Batten, EntropicSearch, GradientSearch, Schut, Wachter
-from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
-from avcg.baselines.robust_search import RobustSearch
-from avcg.bench.protocol import Method
-from avcg.errors import SettingError, did_you_mean
-from avcg.explainers.avcg import AVCG
+from avcg.bench.paths import changed, check_arguments, imported
+from avcg.errors import SettingError
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
-from avcg.method.recipe import Recipe
 
-Make = Callable[[Method, HypothesisDistribution, int | None, str, int], Explainer]
-
-
-def _generator(base: Callable[[], Recipe]) -> Make:
-    def make(
-        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
-    ) -> Explainer:
-        _refuse(method, "descent")
-        recipe = changed_recipe(base(), method)
-        return AVCG(
-            hypotheses, survival=method.survival, recipe=recipe, n_test=n_test, device=device, random_state=seed
-        )
-
-    return make
+# Arguments of every explainer that the benchmark fills in or leaves out.
+_OFFERED = dict.fromkeys(("hypotheses", "schema", "model", "device", "random_state"), "")
+_FROM = "from"  # in the table of a setting: the path of a function that makes the record to start from
 
 
-def _search(kind: type[GradientSearch]) -> Make:
-    def make(
-        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
-    ) -> Explainer:
-        _refuse(method, "recipe")
-        descent = _changed(kind.usual, method.descent, f"descent of {method.name!r}")
-        return kind(hypotheses, descent=descent, n_test=n_test, device=device, random_state=seed)
+def explainer_class(path: str, what: str, folder: Path | None = None) -> type[Explainer]:
+    """The class that a path names.
 
-    return make
+    Args:
+        path: Such as ``"avcg.explainers.avcg:AVCG"``.
+        what: Where the path stands, for messages.
+        folder: A folder whose modules are found too.
 
-
-def _plain(kind: type[Explainer]) -> Make:
-    def make(
-        method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
-    ) -> Explainer:
-        _refuse(method, "recipe")
-        _refuse(method, "descent")
-        return kind(hypotheses, n_test=n_test, device=device, random_state=seed)
-
-    return make
+    Raises:
+        SettingError: If the path does not name a subclass of `Explainer`.
+    """
+    kind = imported(path, what, folder)
+    if not (inspect.isclass(kind) and issubclass(kind, Explainer)):
+        raise SettingError(f"{what} must name a subclass of avcg.Explainer. Got {path!r}, which is {kind!r}.")
+    return kind
 
 
-KINDS: Mapping[str, Make] = {
-    "avcg": _generator(Recipe),
-    "avcg_paper": _generator(Recipe.paper),
-    "mahajan": _generator(Recipe.mahajan),
-    "wachter": _search(Wachter),
-    "batten": _search(Batten),
-    "quce": _search(QUCE),
-    "schut": _search(Schut),
-    "entropic": _search(EntropicSearch),
-    "robust_search": _search(RobustSearch),
-    "cfvae": _plain(CFVAE),
-    "cfvae_own_label": _plain(OwnLabelCFVAE),
-    "class_mean": _plain(ClassMean),
-    "nearest_unlike": _plain(NearestUnlike),
-    "robust_neighbour": _plain(RobustNeighbour),
-}
+def make_explainer(
+    kind: type[Explainer],
+    settings: Mapping[str, Any],
+    hypotheses: HypothesisDistribution,
+    what: str,
+    *,
+    device: str = "cpu",
+    random_state: int = 0,
+    folder: Path | None = None,
+) -> Explainer:
+    """An explainer that is not fitted yet.
+
+    The settings are those of the class's constructor. A table changes single fields of a record, such as a recipe: of
+    what `Explainer.default_settings` has under that name, or of what the table's ``from`` makes.
+
+    Args:
+        kind: The class.
+        settings: Arguments of its constructor, as TOML has them.
+        hypotheses: What the method is given.
+        what: Which method this is, for messages.
+        device: Where networks are trained and asked.
+        random_state: Seed.
+        folder: A folder whose modules are found too.
+
+    Raises:
+        SettingError: If the class has no such setting, or refuses a value.
+    """
+    check_arguments(kind, _OFFERED, settings, what)
+    values = {name: _value(kind, name, value, what, folder) for name, value in settings.items()}
+    return kind(hypotheses, device=device, random_state=random_state, **values)
 
 
-def _refuse(method: Method, key: str) -> None:
-    if getattr(method, key):
-        raise SettingError(f"The method {method.name!r} of kind {method.kind!r} takes no {key!r}. Remove it.")
-
-
-def changed_recipe(recipe: Recipe, method: Method) -> Recipe:
-    """A recipe with the changes that a method of a protocol asks for."""
-    changes = dict(method.recipe)
-    where = f"recipe of {method.name!r}"
-    if "weights" in changes:
-        changes["weights"] = _changed(recipe.weights, changes["weights"], f"weights in the {where}")
-    result: Recipe = _changed(recipe, changes, where)
-    return result
-
-
-def _changed(record: Any, changes: Mapping[str, Any], where: str) -> Any:
-    known = [one.name for one in fields(record)]
-    for key in changes:
-        if key not in known:
-            raise SettingError(f"The {where} has an unknown key {key!r}. {did_you_mean(key, known)}")
-    return replace(
-        record, **{key: tuple(value) if isinstance(value, list) else value for key, value in changes.items()}
-    )
+def _value(kind: type[Explainer], name: str, value: Any, what: str, folder: Path | None) -> Any:
+    """The value of a setting."""
+    if isinstance(value, list):
+        return tuple(value)
+    if not isinstance(value, Mapping):
+        return value
+    where, start = f"{name} of {what}", kind.default_settings().get(name)
+    if _FROM in value:
+        path = value[_FROM]
+        made = imported(path, f"'from' in {where}", folder)()
+        if start is not None and not isinstance(made, type(start)):
+            raise SettingError(f"{where} must be a {type(start).__name__}. Got a {type(made).__name__} from {path!r}.")
+        start = made
+    changes = {key: each for key, each in value.items() if key != _FROM}
+    return value if start is None else changed(start, changes, where)

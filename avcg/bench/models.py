@@ -1,8 +1,10 @@
-"""Models that people bring, by the names that protocols may use."""
+"""Models that can only be asked: functions from training rows and a seed to an estimator that is not fitted yet.
+
+A protocol names one by its path, such as ``model = "avcg.bench.models:xgboost"``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,7 +15,13 @@ from avcg.schema.schema import Schema
 _TREES = 200
 
 
-def _xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001
+def xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  others look at the rows
+    """Gradient boosting by XGBoost.
+
+    Args:
+        X: Training rows.
+        seed: Seed.
+    """
     try:
         from xgboost import XGBClassifier
     except ImportError:
@@ -23,7 +31,13 @@ def _xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001
     )
 
 
-def _lightgbm(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001
+def lightgbm(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  others look at the rows
+    """Gradient boosting by LightGBM.
+
+    Args:
+        X: Training rows.
+        seed: Seed.
+    """
     try:
         from lightgbm import LGBMClassifier
     except ImportError:
@@ -31,7 +45,13 @@ def _lightgbm(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001
     return LGBMClassifier(n_estimators=_TREES, verbose=-1, n_jobs=1, random_state=seed)
 
 
-def _random_forest(X: pd.DataFrame, seed: int) -> Any:
+def random_forest(X: pd.DataFrame, seed: int) -> Any:
+    """A random forest of scikit-learn on one-hot codes.
+
+    Args:
+        X: Training rows.
+        seed: Seed.
+    """
     from sklearn.compose import make_column_transformer
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.pipeline import make_pipeline
@@ -42,15 +62,12 @@ def _random_forest(X: pd.DataFrame, seed: int) -> Any:
     return make_pipeline(encoder, RandomForestClassifier(_TREES, min_samples_leaf=2, random_state=seed))
 
 
-# From training rows and a seed to an estimator that is not fitted yet.
-MODELS: Mapping[str, Callable[[pd.DataFrame, int], Any]] = {
-    "xgboost": _xgboost,
-    "lightgbm": _lightgbm,
-    "random_forest": _random_forest,
-}
-
-
 def as_categories(X: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Columns of categories in the dtype that boosted trees read as such, in the schema's order."""
-    kinds = {one.name: pd.CategoricalDtype(list(one.categories)) for one in schema.categorical}
-    return X.astype(kinds)
+    """Rows with columns of categories in the dtype that boosted trees read as such, in the schema's order.
+
+    Args:
+        X: Rows in user units.
+        schema: What the columns are.
+    """
+    dtypes = {feature.name: pd.CategoricalDtype(list(feature.categories)) for feature in schema.categorical}
+    return X.astype(dtypes)

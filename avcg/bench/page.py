@@ -19,6 +19,7 @@ from avcg.bench.protocol import Protocol, read_protocol
 from avcg.bench.store import Store
 from avcg.bench.tables import compare, comparison_markdown, several, summary_markdown, to_markdown, yardsticks
 from avcg.errors import DataError, did_you_mean
+from avcg.metrics.table import heading_of
 
 _BLOCK = re.compile(r"(<!-- results: (?P<ask>[^>]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 # What each kind of block needs after the protocol, at least.
@@ -64,7 +65,8 @@ def _block(ask: list[str], folder: Path) -> str:
         return comparison_markdown(compare(rows, published(protocol, path)), more[0])
     reading = more[2] if len(more) > 2 else "raw"
     mine = rows[(rows["dataset"] == more[0]) & (rows["reading"] == reading)]
-    return summary_markdown(mine, more[1].split(","), [method.name for method in protocol.methods])
+    headings = [heading_of(name, protocol.extra_metrics()) for name in more[1].split(",")]
+    return summary_markdown(mine, headings, [method.name for method in protocol.methods])
 
 
 def _about(store: Store) -> str:

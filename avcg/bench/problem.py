@@ -1,8 +1,7 @@
-"""One dataset and seed with everything that its methods share: the network, hypotheses, judges, rows and targets."""
+"""One dataset and seed with everything that its methods share: the model, hypotheses, judges, rows and targets."""
 
 from __future__ import annotations
 
-import warnings
 from functools import cached_property
 from typing import Any
 
@@ -11,16 +10,14 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from avcg.bench.models import MODELS, as_categories
-from avcg.bench.protocol import Hypotheses, Protocol
-from avcg.datasets import published as datasets
+from avcg.bench.hypotheses import HypothesesSource, rashomon, retrained
+from avcg.bench.models import as_categories
+from avcg.bench.paths import imported
+from avcg.bench.protocol import Protocol
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet, PointMass
-from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import OnDevice, Predictors
-from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
-from avcg.hypotheses.retrains import How, retrains
 from avcg.method.deployed import DeployedModel
 from avcg.metrics.context import Context, Reread
 from avcg.metrics.numeric_view import NumericReading
@@ -31,24 +28,36 @@ from avcg.models.classifier import Classifier
 from avcg.models.training import Training
 from avcg.space.tabular import table_of
 
-# Streams of chance that must not meet: what methods draw, what judges draw.
+# Seeds that must not meet: of the hypotheses that methods are given, and of the judges.
 _METHODS, _JUDGES = 0, 100_000
-_TRAINING_MASKS = 50
-_AUTOENCODED = 3000  # rows of each class, at most
+_AUTOENCODED = 3000  # training rows of each class for the autoencoders, at most
 
 
 class Problem:
-    """Everything fitted once for a dataset and a seed; the judges only when they are first asked for.
+    """Everything that is fitted once for a dataset and a seed; the judges when they are first asked for.
 
     Args:
-        protocol: What is run.
-        dataset: Which.
-        seed: Of the split and of all chance.
+        protocol: The benchmark.
+        dataset: Name of one of its datasets.
+        seed: Seed of the split and of everything else.
         device: Where networks are trained and asked.
+
+    Attributes:
+        reading: How rows are read as numbers, in the paper's reading; None in others.
+        schema: What the columns are and what may change; None for images.
+        X_train: Training rows.
+        y_train: Labels of the training rows.
+        X_validation: Validation rows.
+        y_validation: Labels of the validation rows.
+        X: The rows to explain.
+        target: The label asked for, for each row to explain.
+        estimator: What is trained again.
+        model: What is explained.
+        accuracy: The share of all test rows that the model gets right.
     """
 
     def __init__(self, protocol: Protocol, dataset: str, seed: int, device: str = "cpu") -> None:
-        data = datasets.load(dataset)
+        data = protocol.source(dataset).load(protocol.folder)
         classes = np.array(data.classes)
         self.protocol, self.dataset, self.seed, self.device = protocol, dataset, seed, device
         train, validation, test = data.split(seed)
@@ -66,9 +75,10 @@ class Problem:
         self.X_train, self.X_validation = self._read(train.X), self._read(validation.X)
         self.X = self._read(test.X[: protocol.rows])
         self.estimator, self.model = self._fit_model()
-        found = class_positions(self.model.predict(self._read(test.X)), self.model.classes_)
-        self.accuracy = float((found == class_positions(np.asarray(test.y), classes)).float().mean())
+        decided = class_positions(self.model.predict(self._read(test.X)), self.model.classes_)
+        self.accuracy = float((decided == class_positions(np.asarray(test.y), classes)).float().mean())
         self.target = self._targets()
+        self._hypotheses: dict[str, HypothesisDistribution] = {}
 
     def _read(self, X: Any) -> Any:
         if self.protocol.model is not None:
@@ -80,9 +90,10 @@ class Problem:
         """What is trained again by `retrains`, and what is explained."""
         network = self.protocol.network
         if self.protocol.model is not None:
-            estimator = MODELS[self.protocol.model](self.X_train, self.seed).fit(self.X_train, self.y_train)
+            make = imported(self.protocol.model, f"{self.protocol.name}, model", self.protocol.folder)
+            estimator = make(self.X_train, self.seed).fit(self.X_train, self.y_train)
             return estimator, BlackBox(estimator, self.X_train, schema=self.schema)
-        made = Classifier(
+        classifier = Classifier(
             hidden=network.hidden,
             dropout=network.dropout,
             epochs=network.epochs,
@@ -91,54 +102,68 @@ class Problem:
             device=self.device,
             random_state=self.seed,
         ).fit(self.X_train, self.y_train)
-        return made, made
+        return classifier, classifier
 
     def asked(self) -> int:
-        """About how many rows the models that a method is given were asked so far, times models."""
+        """About how many rows the models that methods are given were asked so far, times models; 0 for networks."""
         if self.protocol.model is None:
             return 0
-        known = [self._retrains.predictors, self._retrains.base, PointMass(self.model).predictors]
-        boxes = frozenset[Any]().union(*(one.boxes for one in known if one is not None))
+        members = [PointMass(self.model).predictors]
+        for hypotheses in self._hypotheses.values():
+            if isinstance(hypotheses, FiniteSet):
+                members += [hypotheses.predictors, *([] if hypotheses.base is None else [hypotheses.base])]
+        boxes = frozenset[Any]().union(*(each.boxes for each in members))
         return sum(box.n_asked for box in boxes)
 
     def _targets(self) -> Any:
-        """One label for each row, another than the network with dropout off gives it."""
+        """One label for each row, another than the model gives it."""
         current = class_positions(self.model.predict(self.X), self.model.classes_).numpy()
         steps = np.random.default_rng(self.seed).integers(1, len(self.model.classes_), len(current))
         return self.model.classes_[(current + steps) % len(self.model.classes_)]
 
-    def hypotheses(self, kind: Hypotheses, epsilon: float | None) -> HypothesisDistribution:
-        """What a method is given."""
-        if kind == "dropout":
-            return MCDropout(self.estimator)
-        if kind == "point":
-            return PointMass(self.model)
-        if kind == "retrains":
-            return self._retrains
-        if kind == "all":
-            return Mixture([MCDropout(self.estimator), self._retrains])
-        assert epsilon is not None
-        return self._rashomon(epsilon, _TRAINING_MASKS, _METHODS)
+    def hypotheses(self, source: HypothesesSource, epsilon: float | None) -> HypothesisDistribution:
+        """What a method is given: the same object for all methods that ask for the same.
 
-    @cached_property
-    def _retrains(self) -> FiniteSet:
-        return self._refitted(self.protocol.retrains, "bootstrap", _METHODS)
+        Args:
+            source: Where the hypotheses come from.
+            epsilon: ε, for hypotheses that are made anew for every one; None for others.
+        """
+        key = repr((source, epsilon))
+        if key not in self._hypotheses:
+            what = f"hypotheses of {self.protocol.name}"
+            self._hypotheses[key] = source.make(self._offered(epsilon), what, self.protocol.folder)
+        return self._hypotheses[key]
 
-    def _refitted(self, count: int, resampling: How, stream: int) -> FiniteSet:
-        schema = None if isinstance(self.model, Classifier) else self.schema
-        return retrains(
-            self.estimator, self.X_train, self.y_train, n=count, resampling=resampling, schema=schema,
-            random_state=stream + self.seed,
-        )  # fmt: skip
+    def _offered(self, epsilon: float | None) -> dict[str, Any]:
+        """Arguments that hypotheses may ask for; see `HypothesesSource`."""
+        offered = {
+            "model": self.model,
+            "estimator": self.estimator,
+            "X": self.X_train,
+            "y": self.y_train,
+            "X_validation": self.X_validation,
+            "y_validation": self.y_validation,
+            "schema": self._schema_for_retrains,
+            "n": self.protocol.retrains,
+            "device": self.device,
+            "rng": torch.Generator().manual_seed(_METHODS + self.seed),
+            "random_state": _METHODS + self.seed,
+        }
+        if isinstance(self.model, Classifier):
+            offered["network"] = self.model
+        return offered if epsilon is None else {**offered, "epsilon": epsilon}
 
-    def _rashomon(self, epsilon: float, candidates: int, stream: int) -> RashomonSet:
-        rng = torch.Generator().manual_seed(stream + self.seed)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "rashomon_set", UserWarning)  # how many are kept is a column, K
-            return rashomon_set(
-                MCDropout(self.estimator), self.X_validation, self.y_validation, epsilon, n=candidates,
-                device=self.device, rng=rng,
-            )  # fmt: skip
+    @property
+    def _schema_for_retrains(self) -> Any:
+        return None if isinstance(self.model, Classifier) else self.schema
+
+    def _held_out(self, epsilon: float) -> Predictors:
+        """The Rashomon set of masks that no method is given."""
+        rng = torch.Generator().manual_seed(_JUDGES + self.seed)
+        masks = self.protocol.judges.candidates
+        return rashomon(
+            self.estimator, self.X_validation, self.y_validation, epsilon, self.device, rng, masks=masks
+        ).predictors
 
     @cached_property
     def context(self) -> Context:
@@ -146,9 +171,12 @@ class Problem:
         judges, space = self.protocol.judges, self.model.space_
         x, y = space.encode(self.X_train), class_positions(np.asarray(self.y_train), self.model.classes_)
         rng = torch.Generator().manual_seed(_JUDGES + self.seed)
-        surrogates = self._refitted(judges.surrogates, judges.resampling, _JUDGES).predictors
+        surrogates = retrained(
+            self.estimator, self.X_train, self.y_train, judges.surrogates, self._schema_for_retrains,
+            _JUDGES + self.seed, judges.resampling,
+        ).predictors  # fmt: skip
         bank = MCDropout(self.estimator).sample(judges.masks, rng=rng) if judges.masks else None
-        held = {e: self._rashomon(e, judges.candidates, _JUDGES).predictors for e in self.protocol.epsilons}
+        held_out = {epsilon: self._held_out(epsilon) for epsilon in self.protocol.epsilons}
         shape = x.shape[1:]
         return Context(
             space,
@@ -157,7 +185,7 @@ class Problem:
             y,
             len(self.model.classes_),
             bank=None if bank is None else self._placed(bank),
-            rashomon={epsilon: self._placed(members) for epsilon, members in held.items()},
+            rashomon={epsilon: self._placed(members) for epsilon, members in held_out.items()},
             surrogates=self._placed(surrogates),
             autoencoders=self._autoencoders(x, y, rng) if judges.autoencoder_epochs else None,
             execution_noise=judges.noise * torch.randn(judges.execution_errors, *shape, generator=rng),

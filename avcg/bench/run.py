@@ -20,13 +20,14 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from avcg.bench.methods import KINDS
+from avcg.bench.methods import explainer_class, make_explainer
 from avcg.bench.problem import Problem
 from avcg.bench.protocol import Method, Protocol, read_protocol
 from avcg.bench.store import Key, Store, file_name, keys_of
 from avcg.console import progress
 from avcg.errors import MissingExtraError, SettingError, check_int, did_you_mean
 from avcg.explainers.base import Explainer
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.rashomon import RashomonSet
 from avcg.method.query import QueryOptions
 from avcg.metrics.evaluate import measure
@@ -80,7 +81,7 @@ def run(
     wanted = [
         key
         for key in cells_of(protocol)
-        if key[0] in _chosen(protocol.datasets, only_datasets, "dataset")
+        if key[0] in _chosen(protocol.dataset_names, only_datasets, "dataset")
         and key[1] in _chosen(protocol.seeds, only_seeds, "seed")
         and key[2] in _chosen([method.name for method in protocol.methods], only_methods, "method")
     ]
@@ -99,22 +100,47 @@ def run(
 
 
 def cells_of(protocol: Protocol) -> dict[Key, Method]:
-    """Every cell of a protocol; methods with Rashomon sets have one for each ε."""
+    """Every cell of a protocol; methods whose hypotheses depend on ε have one for each.
+
+    Args:
+        protocol: The benchmark.
+    """
+    levels = {
+        method.name: protocol.epsilons if method.hypotheses.by_epsilon(protocol.folder) else (None,)
+        for method in protocol.methods
+    }
     return {
         (dataset, seed, method.name, epsilon): method
-        for dataset in protocol.datasets
+        for dataset in protocol.dataset_names
         for seed in protocol.seeds
         for method in protocol.methods
-        for epsilon in (protocol.epsilons if method.hypotheses == "rashomon" else (None,))
+        for epsilon in levels[method.name]
     }
 
 
 def digest(protocol: Protocol, key: Key) -> str:
-    """Of all that a cell depends on in its protocol."""
-    names = ["reading", "rows", "epsilons", "retrains", "network", "judges", *(["model"] if protocol.model else [])]
-    shared = {name: asdict(protocol)[name] for name in names}
-    method = asdict(cells_of(protocol)[key])
-    return hashlib.sha256(json.dumps([key, shared, method], sort_keys=True).encode()).hexdigest()[:12]
+    """Checksum of all that a cell depends on in its protocol.
+
+    What a protocol leaves empty does not count, so that a key that is new to protocols leaves stored cells valid.
+
+    Args:
+        protocol: The benchmark.
+        key: The cell.
+    """
+    record = protocol.record()
+    names = ("reading", "rows", "epsilons", "retrains", "network", "judges", "model", "metrics")
+    shared = {name: record[name] for name in names}
+    files = protocol.source(key[0]).fingerprint(protocol.folder)
+    depends = _without_empty([key, shared, asdict(cells_of(protocol)[key]), files])
+    return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _without_empty(value: Any) -> Any:
+    """The same without entries of tables that are None or empty."""
+    if isinstance(value, dict):
+        kept = {key: _without_empty(each) for key, each in value.items()}
+        return {key: each for key, each in kept.items() if each is not None and each not in ({}, [], ())}
+    return [_without_empty(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def _settle_changed(protocol: Protocol, store: Store, wanted: Sequence[Key], renew: bool) -> None:
@@ -231,32 +257,38 @@ def _run_cell(
 ) -> pd.DataFrame:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
+        hypotheses = problem.hypotheses(method.hypotheses, key[3])
         before = problem.asked()
-        explainer, about["fit_seconds"] = _fitted(problem, method, key[3], fitted)
+        explainer, about["fit_seconds"] = _fitted(problem, method, hypotheses, fitted)
         if problem.protocol.model is not None:
             about["fit_queries"] = problem.asked() - before
         if isinstance(explainer.hypotheses, RashomonSet):
             about["kept"] = len(explainer.hypotheses)
         vary = _one_locked(problem) if method.locked else None
         options = QueryOptions(n=method.answers, vary=vary, refine=method.refine)
-        rows = measure(problem.context, explainer, problem.X, problem.target, options).assign(error=np.nan)
+        metrics = problem.protocol.all_metrics()
+        rows = measure(problem.context, explainer, problem.X, problem.target, options, metrics=metrics)
+        rows = rows.assign(error=np.nan)
         if problem.protocol.reading == "images" and problem.seed == problem.protocol.seeds[0]:
             _store_pictures(problem, store, key, explainer)
         return rows
 
 
-def _fitted(problem: Problem, method: Method, epsilon: float | None, fitted: Fitted) -> tuple[Explainer, float]:
-    """The explainer of a cell and the seconds it took, fitted once for all cells that would fit the same."""
-    hypotheses = problem.hypotheses(method.hypotheses, epsilon)
+def _fitted(
+    problem: Problem, method: Method, hypotheses: HypothesisDistribution, fitted: Fitted
+) -> tuple[Explainer, float]:
+    """The explainer of a cell and the seconds it took to fit, fitted once for all cells that would fit the same."""
     kept = tuple(hypotheses.kept.tolist()) if isinstance(hypotheses, RashomonSet) else None
-    asked_alike = replace(method, name="", answers=1, refine=False, locked=False)
-    same = repr((asked_alike, kept))
+    same = repr((replace(method, name="", answers=1, refine=False, locked=False), kept))
     if same not in fitted:
+        folder = problem.protocol.folder
+        what = f"the method {method.name!r} of {problem.protocol.name}"
+        kind = explainer_class(method.kind, f"kind of {what}", folder)
         started = time.perf_counter()
-        # The paper trains on every mask it keeps; judges have their own.
-        aside = 0 if method.hypotheses in ("rashomon", "point") else None
-        made = KINDS[method.kind](method, hypotheses, aside, problem.device, problem.seed)
-        fitted[same] = made.fit(problem.X_train, problem.y_train), time.perf_counter() - started
+        explainer = make_explainer(
+            kind, method.settings, hypotheses, what, device=problem.device, random_state=problem.seed, folder=folder
+        )
+        fitted[same] = explainer.fit(problem.X_train, problem.y_train), time.perf_counter() - started
     return fitted[same]
 
 
@@ -287,7 +319,7 @@ def _chosen(known: Sequence[Any], wanted: Sequence[Any], what: str) -> tuple[Any
 def _manifest(path: str | Path, protocol: Protocol) -> dict[str, Any]:
     packages = ("avcg", "torch", "numpy", "pandas", "scikit-learn")
     return {
-        "protocol": asdict(protocol),
+        "protocol": protocol.record(),
         "protocol_sha256": hashlib.sha256(Path(path).read_bytes()).hexdigest(),
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in packages}},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},

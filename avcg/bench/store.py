@@ -139,7 +139,7 @@ def keys_of(rows: pd.DataFrame) -> list[Key]:
 def file_name(key: Key) -> str:
     """Of a cell, in letters that every file system takes."""
     dataset, seed, method, epsilon = key
-    return f"{dataset}-{seed}-{plain_name(method)}" + ("" if epsilon is None else f"-{epsilon:g}")
+    return f"{plain_name(dataset)}-{seed}-{plain_name(method)}" + ("" if epsilon is None else f"-{epsilon:g}")
 
 
 def _replace(path: Path, text: str) -> None:

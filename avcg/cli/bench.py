@@ -63,12 +63,14 @@ def show_table(
     metric: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
 ) -> None:
     """Means of all methods with both spreads: over seeds, and over instances."""
+    from avcg.bench.protocol import read_protocol
     from avcg.bench.tables import print_table
-    from avcg.metrics.table import METRICS
+    from avcg.metrics.table import METRICS, heading_of
 
-    rows = _rows(protocol, results)
-    shown = [metric.name for metric in METRICS if metric.shown and (metric.name in rows or metric.by_epsilon)]
-    print_table(console(), rows, metric or shown, reading, epsilon)
+    rows, extra = _rows(protocol, results), read_protocol(protocol).extra_metrics()
+    shown = [each.name for each in METRICS if each.shown and (each.name in rows or each.by_epsilon)]
+    names = metric or [*shown, *(each.name for each in extra)]
+    print_table(console(), rows, [heading_of(name, extra) for name in names], reading, epsilon)
 
 
 @bench_app.command("compare")
@@ -110,7 +112,7 @@ def plot_results(
         paths = [
             plot_sweep(rows, names, folder / f"{method.name}.png", method=method.name)
             for method in made.methods
-            if method.hypotheses == "rashomon"
+            if method.hypotheses.by_epsilon(made.folder)
         ]
     elif made.reading == "images":
         stored = Store(_folder(protocol, results)).pictures()

@@ -90,6 +90,11 @@ class AVCG(Amortized):
         self.recipe = recipe
 
     @classmethod
+    def default_settings(cls) -> dict[str, Any]:
+        """The default recipe; see `Explainer.default_settings`."""
+        return {"recipe": Recipe()}
+
+    @classmethod
     def paper(
         cls,
         hypotheses: HypothesisDistribution,

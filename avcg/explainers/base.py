@@ -112,6 +112,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         self.__dict__.update(fresh.__dict__)
         return self
 
+    @classmethod
+    def default_settings(cls) -> dict[str, Any]:
+        """What arguments of the constructor stand for where they are None, if that is a record, by name.
+
+        A benchmark protocol changes single fields of these records.
+        """
+        return {}
+
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "is_fitted_")
 

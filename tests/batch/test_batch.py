@@ -608,7 +608,7 @@ execution_errors = 2
 autoencoder_epochs = 2
 [[methods]]
 name = "class mean"
-kind = "class_mean"
+kind = "avcg.baselines.nearest:ClassMean"
 """
 TIMES = ["Time", "Time100", "TimeFrame"]
 

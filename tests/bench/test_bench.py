@@ -39,15 +39,16 @@ execution_errors = 3
 autoencoder_epochs = 3
 [[methods]]
 name = "class mean"
-kind = "class_mean"
+kind = "avcg.baselines.nearest:ClassMean"
 [[methods]]
 name = "AVCG-R"
-kind = "avcg_paper"
-hypotheses = "rashomon"
-recipe = {{ steps = 5 }}
+kind = "avcg.explainers.avcg:AVCG"
+hypotheses = "avcg.bench.hypotheses:rashomon"
+n_test = 0
+recipe = {{ from = "avcg.method.recipe:Recipe.paper", steps = 5 }}
 [[methods]]
 name = "Schut et al."
-kind = "schut"
+kind = "avcg.baselines.gradient:Schut"
 descent = {{ steps = 5 }}
 """
 

@@ -1,0 +1,152 @@
+"""Datasets of a protocol: published ones by name, one's own as a table with a schema file."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from avcg import datasets
+from avcg.datasets import Dataset
+from avcg.errors import DataError, MissingExtraError, SchemaError, SettingError, did_you_mean, enumerate_some
+from avcg.schema.features import Categorical, to_python
+from avcg.schema.schema import Schema
+
+_KEYS = ("path", "schema", "target", "name")
+_SUFFIXES = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """Where the rows of a dataset come from.
+
+    Attributes:
+        name: Name in results; of a published dataset the name that `avcg.datasets.load` takes.
+        path: CSV or Parquet file, relative to the protocol; None: a published dataset.
+        schema: JSON file as `Schema.to_json` writes it, relative to the protocol.
+        target: Column of the labels.
+    """
+
+    name: str
+    path: str | None = None
+    schema: str | None = None
+    target: str | None = None
+
+    @classmethod
+    def read(cls, value: object, what: str) -> DataSource:
+        """From TOML: a name, or a table such as ``{path = "mine.csv", schema = "mine.json", target = "y"}``.
+
+        Args:
+            value: What the protocol has.
+            what: Where it stands, for messages.
+        """
+        if isinstance(value, str):
+            return cls(value)
+        if not isinstance(value, Mapping):
+            raise SettingError(f"{what} must be names, or tables with 'path', 'schema' and 'target'. Got {value!r}.")
+        for key in value:
+            if key not in _KEYS:
+                raise SettingError(f"{what}: a dataset has an unknown key {key!r}. {did_you_mean(key, _KEYS)}")
+        for key in _KEYS[:3]:
+            if not isinstance(value.get(key), str):
+                raise SettingError(f"{what}: a dataset must have a text under {key!r}. Got {value.get(key)!r}.")
+        return cls(value.get("name", Path(value["path"]).stem), value["path"], value["schema"], value["target"])
+
+    @property
+    def is_file(self) -> bool:
+        """Whether this is a file of one's own, and not a published dataset."""
+        return self.path is not None
+
+    def kind(self) -> str:
+        """``"images"`` or ``"table"``."""
+        return "table" if self.is_file else str(datasets.about(self.name)["kind"])
+
+    def load(self, folder: Path) -> Dataset:
+        """Read the rows.
+
+        Args:
+            folder: What paths are relative to: the folder of the protocol.
+
+        Raises:
+            DataError: If a file is missing, or rows, schema and target do not belong together.
+        """
+        if self.path is None or self.schema is None or self.target is None:
+            return datasets.load(self.name)
+        schema, file = self._schema(folder), _existing(folder / self.path)
+        frame = _read_table(file, schema)
+        expected, columns = [feature.name for feature in schema.features], [str(name) for name in frame.columns]
+        for name in (*expected, self.target):
+            if name not in columns:
+                raise DataError(f"{file.name} has no column {name!r}. {did_you_mean(name, columns)}")
+        if self.target in expected:
+            raise DataError(f"The target {self.target!r} must not be a column of the schema {self.schema}.")
+        if others := [name for name in columns if name not in expected and name != self.target]:
+            raise DataError(
+                f"{file.name} has columns that {self.schema} does not describe: {enumerate_some(others)}. Describe"
+                " them, or take them out."
+            )
+        if bool(frame[self.target].isna().any()):
+            raise DataError(f"The target {self.target!r} of {file.name} has gaps. Take these rows out.")
+        labels = [to_python(label) for label in frame[self.target].tolist()]
+        classes = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
+        if len(classes) < 2:
+            raise DataError(f"The target {self.target!r} of {file.name} must have two labels or more. Got {classes!r}.")
+        y = np.array(labels, object if isinstance(classes[-1], str) else None)
+        return Dataset(self.name, frame[expected], y, tuple(classes), schema, "", "", "")
+
+    def fingerprint(self, folder: Path) -> list[str] | None:
+        """Checksums of the files; None for a published dataset, which has checksums of its own.
+
+        Args:
+            folder: What paths are relative to: the folder of the protocol.
+        """
+        if self.path is None or self.schema is None:
+            return None
+        files = [_existing(folder / name) for name in (self.path, self.schema)]
+        return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+    def check(self, folder: Path) -> None:
+        """Refuse a name that there is not, a file that is missing, and a schema that cannot be read.
+
+        Args:
+            folder: What paths are relative to: the folder of the protocol.
+        """
+        self.kind()
+        if self.path is not None:
+            if Path(self.path).suffix not in _SUFFIXES:
+                raise DataError(f"A dataset must be a file ending in {enumerate_some(_SUFFIXES)}. Got {self.path!r}.")
+            _existing(folder / self.path)
+            self._schema(folder)
+
+    def _schema(self, folder: Path) -> Schema:
+        assert self.schema is not None
+        try:
+            return Schema.from_json(_existing(folder / self.schema).read_text())
+        except SchemaError as error:
+            raise SchemaError(f"{self.schema}: {error}") from None
+
+
+def _existing(path: Path) -> Path:
+    if not path.is_file():
+        raise DataError(f"There is no file {str(path)!r}. Paths of datasets are relative to the protocol.")
+    return path
+
+
+def _read_table(file: Path, schema: Schema) -> pd.DataFrame:
+    if file.suffix == ".parquet":
+        try:
+            return pd.read_parquet(file)
+        except ImportError:
+            raise MissingExtraError("pyarrow", "batch", "A Parquet file") from None
+    # Categories that are texts stay texts, whatever they look like; only an empty cell is a gap.
+    texts: dict[str, Any] = {
+        feature.name: str
+        for feature in schema.features
+        if isinstance(feature, Categorical) and all(isinstance(value, str) for value in feature.categories)
+    }
+    return pd.read_csv(file, dtype=texts, keep_default_na=False, na_values=[""])
