@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,8 @@ def imported(path: object, what: str, folder: Path | None = None) -> Any:
     module, _, name = path.partition(":") if isinstance(path, str) else ("", "", "")
     if not module or not name:
         raise SettingError(f"{what} must be a path such as 'package.module:Name'. Got {path!r}.")
+    if folder is not None:
+        _check_other_folders(module.partition(".")[0], what, folder)
     thing: Any = sys.modules.get(module)
     if thing is None:
         with _importable(folder):
@@ -57,6 +60,18 @@ def _importable(folder: Path | None) -> Iterator[None]:
         yield
     finally:
         sys.path.remove(str(folder))
+
+
+def _check_other_folders(name: str, what: str, folder: Path) -> None:
+    """Refuse a module beside a protocol where one of the same name, from beside another, is already imported."""
+    loaded = getattr(sys.modules.get(name), "__file__", None)
+    beside = (folder / f"{name}.py").exists() or (folder / name).is_dir()
+    if loaded is None or not beside or Path(loaded).is_relative_to(folder) or PathFinder.find_spec(name) is not None:
+        return
+    raise SettingError(
+        f"{what}: {name!r} lies beside the protocol, and another one is already imported from {loaded!r}. Rename one,"
+        " or run the protocols in processes of their own."
+    )
 
 
 def _module(name: str, what: str) -> ModuleType:

@@ -206,6 +206,8 @@ def read_protocol(path: str | Path) -> Protocol:
     }
     protocol: Protocol = _record(Protocol, {**table, **parts}, where)
     _check_data(protocol, where)
+    if not isinstance(protocol.metrics, tuple):
+        raise SettingError(f"{where}, metrics must be a list of paths. Got {protocol.metrics!r}.")
     if protocol.model is not None:
         _check_model(protocol, where)
     for method in protocol.methods:

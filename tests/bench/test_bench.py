@@ -13,8 +13,8 @@ from avcg import datasets
 from avcg.bench import problem as problems
 from avcg.bench.page import filled
 from avcg.bench.protocol import read_protocol
-from avcg.bench.run import run
-from avcg.bench.store import KEYS, Store
+from avcg.bench.run import cells_of, digest, run
+from avcg.bench.store import KEYS, Store, file_name
 from avcg.errors import DataError, SettingError
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -59,51 +59,19 @@ def protocol(folder, more="", text=TINY):
     return path
 
 
-class TestProtocols:
-    @pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.toml")), ids=lambda path: path.stem)
-    def test_every_protocol_of_the_project_reads(self, path):
-        assert read_protocol(path).methods
-
-    @pytest.mark.parametrize(
-        ("more", "said"),
-        [
-            ("sedes = [0]", "unknown key 'sedes'. Did you mean 'seeds'"),
-            ('reading = "papper"', "'papper' is none of its values"),
-            ("epsilons_ = 3", "unknown key"),
-        ],
-    )
-    def test_what_is_wrong_is_said(self, tmp_path, more, said):
-        with pytest.raises(SettingError, match=said.replace(".", r"\.")):
-            read_protocol(protocol(tmp_path, more))
-
-    def test_more_that_is_wrong(self, tmp_path):
-        with pytest.raises(SettingError, match="no kind 'schutt'"):
-            read_protocol(protocol(tmp_path, text=TINY.replace('kind = "schut"', 'kind = "schutt"')))
-        with pytest.raises(SettingError, match="no TOML"):
-            read_protocol(protocol(tmp_path, "= ="))
-        with pytest.raises(SettingError, match="two methods called"):
-            read_protocol(protocol(tmp_path, text=TINY.replace("Schut et al.", "class mean")))
-        with pytest.raises(SettingError, match="no protocol"):
-            read_protocol(tmp_path / "none.toml")
-        with pytest.raises(DataError, match="no dataset 'brest'"):
-            read_protocol(protocol(tmp_path, text=TINY.replace("breast_cancer", "brest")))
-        with pytest.raises(SettingError, match="recipe of 'AVCG-R' has an unknown key 'stepps'"):
-            read_protocol(
-                protocol(tmp_path, text=TINY.replace("steps = 5 }}\n[[methods]]", "stepps = 5 }}\n[[methods]]"))
-            )
-        with pytest.raises(SettingError, match=r"'Schut et al\.' of kind 'schut' takes no 'recipe'"):
-            read_protocol(protocol(tmp_path, text=TINY.replace("descent = {{", "recipe = {{")))
-        with pytest.raises(SettingError, match="does not go with the dataset 'breast_cancer'"):
-            read_protocol(protocol(tmp_path, 'reading = "images"'))
-        with pytest.raises(SettingError, match="at most five digits"):
-            read_protocol(protocol(tmp_path, text=TINY.replace("0.8", "0.1234567")))
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     run(protocol(folder), folder / "out")
     return Store(folder / "out")
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.toml")), ids=lambda path: path.stem)
+def test_stored_cells_belong_to_their_protocols(path):
+    protocol = read_protocol(path)
+    known = {file_name(key): digest(protocol, key) for key in cells_of(protocol)}
+    stored = Store(BENCHMARKS / "results" / protocol.name).about()
+    assert {name: cell["digest"] for name, cell in stored.items()} == {name: known[name] for name in stored}
 
 
 class TestRuns:
@@ -187,7 +155,7 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         def broken(*_):
             raise OSError("no such file")
 
-        monkeypatch.setattr(problems.datasets, "load", broken)
+        monkeypatch.setattr(datasets, "load", broken)
         run(protocol(tmp_path), tmp_path / "out")
         rows = Store(tmp_path / "out").rows()
         assert len(rows) == 8
@@ -213,7 +181,7 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         small = datasets.Dataset(
             "mnist", (digits.images * 15).astype(np.uint8), digits.target, tuple(range(10)), None, "", "", ""
         )
-        monkeypatch.setattr(problems.datasets, "load", lambda _: small)
+        monkeypatch.setattr(datasets, "load", lambda _: small)
         text = TINY.replace('["breast_cancer"]', '["mnist"]')
         path = protocol(tmp_path, 'reading = "images"', text.replace("steps = 5 }}", "steps = 2 }}"))
         run(path, tmp_path / "out", only_seeds=[0])
