@@ -21,11 +21,14 @@ from threadpoolctl import threadpool_limits
 import avcg
 from avcg.baselines.gradient import Schut
 from avcg.baselines.robust_search import RobustSearch
+from avcg.bench.hypotheses import HypothesesSource
 from avcg.bench.problem import Problem
 from avcg.explainers.base import Explainer
 from avcg.io.scorer import Scorer
 
 _HERE = Path(__file__).parent
+# What methods of avcg are given, as in benchmarks/recourse.toml.
+RETRAINED = HypothesesSource("avcg.bench.hypotheses:retrained")
 ENVIRONMENTS = _HERE / ".venvs"
 _REPEATS, _ENOUGH_SECONDS = 5, 10.0
 _COVERED = ("ok", "not_robust")
@@ -231,14 +234,14 @@ def _open(_: Problem, stored: Stored, threads: int) -> Scorer:
 def _search(probability: float) -> Callable[[Problem, Stored, int], Explainer]:
     def fit(problem: Problem, _: Stored, __: int) -> Explainer:
         descent = replace(RobustSearch.usual, probability=probability)
-        hypotheses = problem.hypotheses("retrains", None)
+        hypotheses = problem.hypotheses(RETRAINED, None)
         return RobustSearch(hypotheses, descent=descent, random_state=problem.seed).fit(problem.X_train)
 
     return fit
 
 
 def _schut(problem: Problem, _: Stored, __: int) -> Explainer:
-    return Schut(problem.hypotheses("retrains", None), random_state=problem.seed).fit(problem.X_train)
+    return Schut(problem.hypotheses(RETRAINED, None), random_state=problem.seed).fit(problem.X_train)
 
 
 # Two ways to ask the same explainer; the others are compared with the one that is faster.

@@ -30,7 +30,7 @@ import torch
 from exchange import Clock, Positions
 from handing import same_model, task_of
 from judging import judge
-from methods import METHODS, OURS, Outcome, Own, Peer, Stored, ask_own, ask_peer
+from methods import METHODS, OURS, RETRAINED, Outcome, Own, Peer, Stored, ask_own, ask_peer
 from tables import RESULTS, markdown, read_results, write_results
 
 import avcg
@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> None:
     problem = Problem(protocol, options.dataset, options.seed)
     about = _about(problem)
     print("Training the hypotheses and the judges")
-    problem.hypotheses("retrains", None)
+    problem.hypotheses(RETRAINED, None)
     context = problem.context
     with tempfile.TemporaryDirectory() as place:
         stored = _store(problem, options.artifact, Path(place) / "explainer")
@@ -85,7 +85,7 @@ def _store(problem: Problem, artifact: Path | None, place: Path) -> Stored:
         print("Training the generator: about two minutes on an idle core")
         with Clock() as fitting, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # how well it answers is measured
-            explainer = AVCG(problem.hypotheses("retrains", None), random_state=problem.seed)
+            explainer = AVCG(problem.hypotheses(RETRAINED, None), random_state=problem.seed)
             explainer.fit(problem.X_train, problem.y_train)
         seconds = fitting.cpu
     explainer.save(place, graphs=True)
