@@ -259,7 +259,7 @@ class AVCG(Amortized):
 
         It reads encoded rows ``x``, class positions ``target``, log-odds ``margin``, ``noise`` (zeros: the posterior
         mean) and what may change (``low``, ``high``, ``no_fall``, ``no_rise``, ``may_enter``, ``cap``, as
-        `FeasibleSet.coded` gives them), and writes ``answer``: codes within their limits, still to be rounded by
+        `TableCodes.coded` gives them), and writes ``answer``: codes within their limits, still to be rounded by
         `TabularSpace.project`.
 
         Args:

@@ -51,30 +51,18 @@ class Answering(nn.Module):
         super().__init__()
         self.generator = generator
         self._relaxation = Relaxation.of(space.encoding, space.feasible, torch.device("cpu"), torch.float32)
+        self._limits = tuple(space.codes.coded)
 
-    def forward(
-        self,
-        x: Tensor,
-        target: Tensor,
-        margin: Tensor,
-        noise: Tensor,
-        low: Tensor,
-        high: Tensor,
-        no_fall: Tensor,
-        no_rise: Tensor,
-        may_enter: Tensor,
-        cap: Tensor,
-    ) -> Tensor:
-        """(B, D), (B,), (B,), (B, L), four of (B, n), (B, M) and (B,) to (B, D)."""
-        limits = replace(
-            self._relaxation,
-            low=low, high=high, no_fall=no_fall, no_rise=no_rise, may_enter=may_enter, cap=cap,
-        )  # fmt: skip
-        constraint_features = margin[:, None] if self.generator.kind == "latent" else limits.constraint_features(x)
+    def forward(self, x: Tensor, target: Tensor, margin: Tensor, noise: Tensor, *limits: Tensor) -> Tensor:
+        """(B, D), (B,), (B,), (B, L) and what differs from query to query, see `TableCodes.coded`, to (B, D)."""
+        arrays = dict(zip(self._limits, limits, strict=True))
+        own = self._relaxation
+        relaxation = replace(own, limits=own.limits.with_arrays(arrays), cap=arrays["cap"])
+        constraint_features = margin[:, None] if self.generator.kind == "latent" else relaxation.constraint_features(x)
         request = Condition(x, target, constraint_features, margin)
         proposal = self.generator.propose(request, noise)
         gates = None if proposal.gates is None else proposal.gates > 0
-        return limits.relax(proposal.raw, x, gates)
+        return relaxation.relax(proposal.raw, x, gates)
 
 
 class Judging(nn.Module):
@@ -128,9 +116,8 @@ def generator_graph(explainer: Amortized) -> bytes:
     noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
     given = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
-    coded = requests.feasible.coded(space.encoding)
-    given |= {name: torch.from_numpy(np.array(value)) for name, value in coded.items()}
-    return _export(module, given, "answer")
+    limits = {name: torch.from_numpy(np.array(value)) for name, value in requests.codes.coded.items()}
+    return _export(module, given, "answer", limits)
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -176,8 +163,16 @@ def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
 
 
 @torch.no_grad()
-def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> bytes:
+def _export(
+    module: nn.Module, given: Mapping[str, Tensor], output: str, more: Mapping[str, Tensor] | None = None
+) -> bytes:
     """A graph with any number of rows.
+
+    Args:
+        module: What to export.
+        given: Inputs by name, each a parameter of the module.
+        output: The name of what comes out.
+        more: Inputs by name that the module takes as ``*parameters``.
 
     Raises:
         ArtifactError: If it says something else than the module.
@@ -187,24 +182,27 @@ def _export(module: nn.Module, given: Mapping[str, Tensor], output: str) -> byte
         import onnxscript  # noqa: F401  what torch exports with
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx", "Exporting to ONNX") from None
-    rows = torch.export.Dim("rows", min=1)
+    rows, inputs = torch.export.Dim("rows", min=1), {**given, **(more or {})}
+    shapes: list[Any] = [{0: rows} for _ in given]
+    if more:
+        shapes.append(tuple({0: rows} for _ in more))
     with _quiet():
         program = torch.onnx.export(
             module,
-            tuple(given.values()),
+            tuple(inputs.values()),
             dynamo=True,
             verbose=False,
             opset_version=_OPSET,
-            input_names=list(given),
+            input_names=list(inputs),
             output_names=[output],
-            dynamic_shapes=tuple({0: rows} for _ in given),
+            dynamic_shapes=tuple(shapes),
             custom_translation_table={torch.ops.aten.searchsorted.Tensor: _searchsorted},
         )
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for count in (len(given["x"]), 1):
-        some = {name: value[:count] for name, value in given.items()}
+        some = {name: value[:count] for name, value in inputs.items()}
         (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
         pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
         if not pairwise_distance <= _CLOSE:

@@ -6,7 +6,7 @@ numpy alone, and onnxruntime where a graph is opened.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -23,7 +23,6 @@ from avcg.space.encoding import Codes, Encoding, Floats, Values
 from avcg.space.links import Link
 
 _SCALES = ("center", "scale", "low", "high")
-_LIMITS = ("low", "high", "no_fall", "no_rise", "may_enter", "max_changes")
 _PACKED = {"kind?": "table", "schema": str, "scaling": ("standard", "minmax")}
 _CLOSE = 1e-4  # by which shares may differ from 1 in all
 # What of a manifest a scorer reads.
@@ -52,9 +51,13 @@ def pack_encoding(encoding: Encoding, links: tuple[Link, ...]) -> tuple[dict[str
 
 def pack_limits(encoding: Encoding, feasible: FeasibleSet) -> dict[str, NDArray[Any]]:
     """What may change, as arrays by name, where that is less than the schema says: of a space that was restricted."""
-    of_schema = FeasibleSet.of(encoding, feasible.links)
-    pairs = {name: (getattr(feasible, name), getattr(of_schema, name)) for name in _LIMITS}
-    return {f"limits.{name}": mine for name, (mine, other) in pairs.items() if not np.array_equal(mine, other)}
+    of_schema = FeasibleSet.of(encoding, feasible.links).arrays()
+    own = feasible.arrays()
+    return {
+        f"limits.{name}": array
+        for name, array in own.items()
+        if name not in of_schema or not np.array_equal(array, of_schema[name])
+    }
 
 
 def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> tuple[Encoding, FeasibleSet]:
@@ -72,12 +75,13 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     encoding = Encoding(schema, packed["scaling"], **scales)
     links = tuple(_link(encoding, group, f"link.{i}.", arrays) for i, group in enumerate(schema.links))
     feasible = FeasibleSet.of(encoding, links)
-    limits: dict[str, Any] = {}
-    for name in _LIMITS:
-        if f"limits.{name}" in arrays:
-            alike = np.zeros(1, int) if name == "max_changes" else getattr(feasible, name)
-            limits[name] = _array(arrays, f"limits.{name}", alike.dtype.kind, *alike.shape)
-    return encoding, replace(feasible, **limits)
+    expected = {"max_changes": np.zeros(1, int), **feasible.arrays()}
+    limits = {
+        name: _array(arrays, f"limits.{name}", alike.dtype.kind, *alike.shape)
+        for name, alike in expected.items()
+        if f"limits.{name}" in arrays
+    }
+    return encoding, feasible.with_arrays(limits)
 
 
 def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[str, NDArray[Any]]) -> Link:

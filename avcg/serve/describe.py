@@ -89,15 +89,16 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
     }
     if isinstance(feature, Continuous):
         return found | {
-            "low": float(free.low[0, i]),
-            "high": float(free.high[0, i]),
+            "low": float(free.limits.ranges.low[0, i]),
+            "high": float(free.limits.ranges.high[0, i]),
             "seen_low": float(encoding.low[i]),
             "seen_high": float(encoding.high[i]),
             "step": feature.step,
         }
     slots = encoding.slots[i]
     n = len(feature.categories)
-    allowed = free.moves[slots, :n] & free.may_enter[0, slots][:n]
+    categories = free.limits.categories
+    allowed = categories.moves[slots, :n] & categories.may_enter[0, slots][:n]
     moves = [[feature.categories[k] for k in range(n) if k != at and allowed[at, k]] for at in range(n)]
     return found | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
 
@@ -109,7 +110,8 @@ def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
         return "none"
     if isinstance(feature, Categorical):
         return feature.change
-    return "up" if free.no_fall[0, i] else "down" if free.no_rise[0, i] else "any"
+    directions = free.limits.directions
+    return "up" if directions.no_fall[0, i] else "down" if directions.no_rise[0, i] else "any"
 
 
 def movable_names(encoding: Encoding, free: FeasibleSet) -> list[str]:

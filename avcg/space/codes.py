@@ -12,8 +12,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from avcg.space.constraints import FeasibleSet, Ranges, Vary, interval
+from avcg.space.constraints import FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
+from avcg.space.limits import Limits
 from avcg.space.project import (
     allowed_entries,
     changes,
@@ -114,15 +115,24 @@ class TableCodes:
         return pairwise_distance(self.encoding, x, rows)
 
     @cached_property
+    def limits(self) -> Limits:
+        """The limits of single columns in units of codes."""
+        return self.feasible.limits.coded(self.encoding)
+
+    @cached_property
     def coded(self) -> dict[str, np.ndarray[Any, Any]]:
-        """What differs from query to query, as a decoder is told it; see `FeasibleSet.coded`."""
-        return self.feasible.coded(self.encoding)
+        """What differs from query to query, as a decoder reads it.
+
+        Returns:
+            The arrays (R, ...) of `limits` by name; and (R,) ``cap``, 1 where a single change is allowed and 0 where
+            there is no limit on changes.
+        """
+        return {**self.limits.arrays(), "cap": self.feasible.cap(self.encoding)}
 
     def _room(self, x: Codes) -> tuple[Codes, Codes, Codes]:
         """(B, n) the numbers, and how low and how high each may go, in codes."""
-        here = x[:, self.encoding.number_at]
-        limits = (self.coded[name] for name in ("low", "high", "no_fall", "no_rise"))
-        return here, *interval(np, here, missing_numbers(self.encoding, x), *limits)
+        here, missing = x[:, self.encoding.number_at], missing_numbers(self.encoding, x)
+        return here, *self.limits.interval(np, here, missing if missing.any() else None)
 
     def constraint_features(self, x: Codes) -> Codes:
         """(B, 2 n + M + 1); see `TabularSpace.constraint_features`."""

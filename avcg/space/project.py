@@ -9,7 +9,8 @@ import numpy as np
 
 from avcg.errors import DataError
 from avcg.schema.features import Continuous
-from avcg.space.constraints import FeasibleSet, enterable, interval, own_slots
+from avcg.space.categories import own_slots
+from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.space.links import follow, leadable
 
@@ -149,7 +150,8 @@ def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, h
 
 def room(feasible: FeasibleSet, here: Floats) -> tuple[Floats, Floats]:
     """(B, n) how low and how high numbers may go, in the user's units."""
-    return interval(np, here, np.isnan(here), feasible.low, feasible.high, feasible.no_fall, feasible.no_rise)
+    missing = np.isnan(here)
+    return feasible.limits.interval(np, here, missing if missing.any() else None)
 
 
 def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
@@ -177,15 +179,8 @@ def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flag
     """(B, M) the categories each row may be in, links heeded."""
     entries = _enterable(encoding, feasible, x)
     if any(link.knots is None for link in feasible.links):
-        low, high = interval(
-            np,
-            x[:, encoding.number_at],
-            missing_numbers(encoding, x),
-            encoding.scaled(feasible.low),
-            encoding.scaled(feasible.high),
-            feasible.no_fall,
-            feasible.no_rise,
-        )
+        missing = missing_numbers(encoding, x)
+        low, high = feasible.limits.coded(encoding).interval(np, x[:, encoding.number_at], missing)
         for link in feasible.links:
             if link.knots is None:
                 span, block = encoding.slots[encoding.place[link.leader]], encoding.slices[link.leader]
@@ -197,8 +192,8 @@ def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flag
 
 def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     here, (_, back) = x[:, encoding.slot_at], encoding.padded
-    found: Flags = enterable(np, here, feasible.moves, feasible.may_enter, encoding.first_slots, encoding.within, back)
-    return found
+    entries: Flags = feasible.limits.categories.enterable(np, here, encoding.first_slots, encoding.within, back)
+    return entries
 
 
 def missing_numbers(encoding: Encoding, x: Codes) -> Flags:
@@ -334,13 +329,13 @@ def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, 
     """(N, n) numbers that, if they changed, may not be what they are."""
     low, high = room(feasible, factuals.numbers)
     value = answers.numbers
-    broken = np.isnan(value) | (value < low) | (value > high) | (feasible.no_fall & feasible.no_rise)
+    broken = np.isnan(value) | (value < low) | (value > high) | feasible.limits.directions.frozen
     for step, decimals, at in encoding.grids:  # by counting steps: a float32 column holds 0.3 only nearly
         count = value[:, at] / step
         first, last = _multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.rint(count)
         off = np.abs(count - nearest) > 1e-6 * np.maximum(1.0, np.abs(count))
-        frozen = feasible.no_fall[:, at] & feasible.no_rise[:, at]
+        frozen = feasible.limits.directions.frozen[:, at]
         broken[:, at] = np.isnan(count) | off | (nearest < first) | (nearest > last) | frozen
     return broken
 

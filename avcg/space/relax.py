@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.space.constraints import FeasibleSet, enterable, interval
+from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding, Positions
+from avcg.space.limits import Limits
 from avcg.space.links import Link, between_knots, leadable
 
 # Beyond so many units of code, more room makes no difference to a decoder.
@@ -82,12 +83,7 @@ class Relaxation:
     gap_at: Tensor
     with_gaps: Tensor  # positions of the numbers that may be missing
     slot_at: Tensor
-    low: Tensor
-    high: Tensor
-    no_fall: Tensor
-    no_rise: Tensor
-    may_enter: Tensor
-    moves: Tensor
+    limits: Limits  # of tensors, in units of codes
     cap: Tensor
     prices: Tensor
     change_prices: Tensor
@@ -130,8 +126,7 @@ class Relaxation:
             "gap_at": encoding.gap_at,
             "with_gaps": np.flatnonzero(encoding.gap_at >= 0),
             "slot_at": encoding.slot_at,
-            **feasible.coded(encoding),
-            "moves": feasible.moves,
+            "cap": feasible.cap(encoding),
             "prices": encoding.prices,
             "change_prices": encoding.change_prices,
             "counted": own[encoding.number_at],
@@ -142,12 +137,14 @@ class Relaxation:
             "unpadding": unpadding,
             "order": np.argsort(produced),
         }
-        return cls(encoding=encoding, links=tuple(links), **{name: tensor(array) for name, array in arrays.items()})
+        limits = feasible.limits.coded(encoding).mapped(tensor)
+        tensors = {name: tensor(array) for name, array in arrays.items()}
+        return cls(encoding=encoding, links=tuple(links), limits=limits, **tensors)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.relax`."""
         here, missing, low, high = self._interval(x)
-        frozen = self.no_fall & self.no_rise
+        frozen = self.limits.directions.frozen
         numbers, parts = raw.index_select(-1, self.number_at), []
         if gates is not None:
             moved = torch.where(gates, numbers, here) if gates.dtype == torch.bool else here + gates * (numbers - here)
@@ -208,14 +205,13 @@ class Relaxation:
         missing = None
         if len(self.with_gaps):
             missing = (x.index_select(1, self.gap_at.clamp(min=0)) > 0.5) & (self.gap_at >= 0)
-        low, high = interval(torch, here, missing, self.low, self.high, self.no_fall, self.no_rise)
-        return here, missing, low, high
+        return here, missing, *self.limits.interval(torch, here, missing)
 
     def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
         """(B, M) the categories each row may be in, links heeded."""
         here = x.index_select(1, self.slot_at)
-        places = (self.first_slots, self.within, self.unpadding)
-        entries: Tensor = enterable(torch, here, self.moves, self.may_enter, *places)
+        blocks = (self.first_slots, self.within, self.unpadding)
+        entries: Tensor = self.limits.categories.enterable(torch, here, *blocks)
         for link in self.links:
             if link.knots is None:
                 block, span = self.encoding.slices[link.link.leader], link.span

@@ -75,8 +75,8 @@ def _columns(space: TabularSpace) -> tuple[Column, ...]:
                     None,
                     center=float(encoding.center[place]),
                     scale=float(encoding.scale[place]),
-                    low=float(feasible.low[0, place]),
-                    high=float(feasible.high[0, place]),
+                    low=float(feasible.limits.ranges.low[0, place]),
+                    high=float(feasible.limits.ranges.high[0, place]),
                     whole=feature.step == 1,
                     change=feature.change,
                 )

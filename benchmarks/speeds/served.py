@@ -45,7 +45,7 @@ def onnx(repeats: int, folder: str | None) -> None:
             return narrow.relax(proposal.raw, x[some], proposal.gates > 0)[0]
 
     given = {"x": x, "target": target, "margin": margin, "noise": noise}
-    feed = {name: value.numpy() for name, value in given.items()} | requests.feasible.coded(space.encoding)
+    feed = {name: value.numpy() for name, value in given.items()} | requests.codes.coded
     one = {name: np.ascontiguousarray(value[:1]) for name, value in feed.items()}
     (found,) = session.run(None, {name: np.ascontiguousarray(value) for name, value in feed.items()})
     apart = np.abs(found - eager(slice(None)).numpy()).max(axis=1)

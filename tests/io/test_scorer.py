@@ -211,7 +211,7 @@ class TestGraph:
             proposal = explainer.generator_(request, explainer.generator_.posterior(request).sample(noise[None]))
             eager = requests.relax(proposal.raw, x, proposal.gates > 0)[0]
         feed = {"x": x, "target": target, "margin": margin, "noise": noise}
-        feed = {name: value.numpy() for name, value in feed.items()} | requests.feasible.coded(space.encoding)
+        feed = {name: value.numpy() for name, value in feed.items()} | requests.codes.coded
         (found,) = session.run(["answer"], {name: np.ascontiguousarray(value) for name, value in feed.items()})
         # A gate that both runtimes see at zero to the last digit may open in the one and not in the other.
         apart = np.abs(found - eager.numpy()).max(axis=1)
