@@ -116,17 +116,7 @@ class AVCG(Amortized):
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
         held, chosen = _hold_back(x, self.space_.immovable(x), recipe.calibration, rng)
-        latent = min(recipe.n_latent, max(1, x[0].numel() // 2)) if recipe.decoder == "latent" else recipe.n_latent
-        self.generator_ = Generator(
-            self.space_,
-            len(self.classes_),
-            decoder=recipe.decoder,
-            n_latent=latent,
-            encoder=recipe.encoder,
-            layers=recipe.layers,
-            smooth=recipe.smooth,
-            rng=rng,
-        )
+        self.generator_ = recipe.build_generator(self.space_, len(self.classes_), rng=rng)
         self.reference_set_ = ReferenceSet.robust(
             self.judges_, x[chosen], None if y is None else y[chosen], recipe.n_reference, rng
         )
@@ -144,7 +134,7 @@ class AVCG(Amortized):
         train, deployed = self.split_.train, self.deployed_.predictors
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
-            models = train.sample(count, rng=rng)
+            models = train.sample(count, generator=rng)
             self.distillation_ = Distillation(deployed, models, x, self.space_, rng, recipe.distillation)
         for lesson in (recipe,) if self.distillation_ is None else recipe.parted(recipe.distillation.rounds):
             if self.distillation_ is not None:
@@ -254,7 +244,7 @@ class AVCG(Amortized):
 
         It reads encoded rows ``x``, class positions ``target``, log-odds ``margin``, ``noise`` (zeros: the posterior
         mean) and what may change (``low``, ``high``, ``no_fall``, ``no_rise``, ``may_enter``, ``cap``, as
-        `FeasibleSet.coded` gives them), and writes ``answer``: codes within their limits, still to be rounded by
+        `Freedom.coded` gives them), and writes ``answer``: codes within their limits, still to be rounded by
         `TabularSpace.project`.
 
         Args:
