@@ -33,7 +33,7 @@ def _generator(base: Callable[[], Recipe]) -> Make:
     return make
 
 
-def _search(kind: type[GradientSearch]) -> Make:
+def _search(kind: type[GradientSearch[Any]]) -> Make:
     def make(
         method: Method, hypotheses: HypothesisDistribution, n_test: int | None, device: str, seed: int
     ) -> Explainer:

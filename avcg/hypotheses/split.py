@@ -143,7 +143,10 @@ def _split_set(
 def _hold_out(
     members: FiniteSet, deployed: Predictors | None, count: int, rng: torch.Generator
 ) -> tuple[FiniteSet, Predictors | None]:
-    """The other members, and ``count`` members drawn by weight, which then count once each; never the deployed model."""
+    """The other members, and ``count`` members drawn by weight, which then count once each.
+
+    The deployed model is never drawn.
+    """
     weights = members.predictors.weights.cpu().clone()
     if deployed is not None and len(deployed) == 1 and members.space is not None:
         weights[_is_deployed(members.predictors, deployed, members.space)] = 0.0

@@ -63,8 +63,8 @@ class GraphedLoss:
             overrides = predictors.overrides
         if not condition.x.is_cuda:
             return self.computed(condition, latent, predictors)
-        inputs = (condition.x, condition.target, condition.constraint_features, condition.margin, latent)
-        inputs = (*inputs, *overrides.values())
+        x, target, features, margin = condition.x, condition.target, condition.constraint_features, condition.margin
+        inputs = (x, target, features, margin, latent, *overrides.values())
         if self._replay is None:
             self._replay = _Recorded(self, predictors, tuple(overrides), inputs)
         if not self._replay.fits(inputs):  # the last batch of an epoch may be shorter

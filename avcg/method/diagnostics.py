@@ -15,9 +15,7 @@ from avcg.method.query import Query
 from avcg.space.encoding import Codes
 
 
-def measure(
-    query: Query, posterior: DiagonalNormal, answers: Codes, config: DiagnosticsConfig
-) -> dict[str, float]:
+def measure(query: Query, posterior: DiagonalNormal, answers: Codes, config: DiagnosticsConfig) -> dict[str, float]:
     """The KL divergence, active latent units, personalisation, and mean number of changes of answers.
 
     Args:

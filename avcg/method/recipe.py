@@ -180,7 +180,7 @@ class Recipe:
             smooth=self.smooth,
             stay_log_odds=self.stay_log_odds,
             margin_scale=self.margin_scale,
-            generator=rng,
+            rng=rng,
         )
 
     def in_rounds(self) -> list[Self]:

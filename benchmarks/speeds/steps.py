@@ -17,7 +17,6 @@ from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.method.deployed import DeployedModel
-from avcg.method.generator import Generator
 from avcg.method.recipe import GeneratorLoss
 from avcg.method.reference_set import ReferenceSet
 from avcg.models.adapter import class_positions

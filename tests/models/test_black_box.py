@@ -783,10 +783,10 @@ class TestStudents:
             AVCG(blind, recipe=Recipe(steps=5)).fit(images)
 
     def test_half_of_the_steps_come_first(self):
-        parts = Recipe(steps=600).parted(4)
+        parts = Recipe(steps=600).in_rounds()
         assert [part.steps for part in parts] == [300, 100, 100, 100]
         assert [part.warm_up for part in parts] == [Recipe().warm_up, 0, 0, 0]
-        assert [part.steps for part in Recipe(steps=1).parted(4)] == [1, 1, 1, 1]
+        assert [part.steps for part in Recipe(steps=1).in_rounds()] == [1, 1, 1, 1]
 
 
 def explained(kind):

@@ -397,7 +397,7 @@ class TestSections:
             [{"survival": 0.5, "error": 0.1, "validity": 1.0, "distance": 2.0, "changes": 1.0}],
             index=pd.Index([0.25], name="margin"),
         )
-        broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses)
+        broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses, found.standard_errors)
         words = Page.of(render(answers, replace_attribute(recourse, "calibration_", broken))).text("frontier")
         assert "the promise of 99.9 % could not be kept" in words
         assert "the one that comes closest" in words
