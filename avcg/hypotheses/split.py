@@ -125,8 +125,7 @@ def _split_set(
     count = len(members)
     if n_test is not None and n_test > max(0, count - 2):
         raise SettingError(
-            f"Holding out 'n_test' = {n_test} of {count} hypotheses leaves too few to train on. Lower it, or make more"
-            " hypotheses."
+            f"An 'n_test' of {n_test} leaves too few of {count} hypotheses to train on. Lower it, or make more hypotheses."
         )
     # Shares are floats: 0.3 of 10 is a little more than 3.
     held_out = math.ceil(count * config.test_share - 1e-9) if n_test is None else n_test

@@ -445,7 +445,7 @@ class TestRoles:
         assert len(roles.train.sample(20)) <= 20
 
     def test_setting_all_aside_is_refused(self):
-        with pytest.raises(SettingError, match="'n_test' 12 of 12"):
+        with pytest.raises(SettingError, match="'n_test' of 12 leaves too few of 12"):
             HypothesisSplit.of(RETRAINS, n_test=12)
 
     def test_a_single_model_has_no_certificate(self):

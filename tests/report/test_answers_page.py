@@ -24,6 +24,7 @@ from avcg.errors import AvcgError, DataError, SettingError
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.calibration import Calibration
+from avcg.method.config import DiagnosticsConfig
 from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.report import svg
@@ -389,7 +390,7 @@ class TestSections:
         seen = recourse.diagnostics_.assign(personalisation=share, active_units=units)
         page = Page.of(render(answers, replace_attribute(recourse, "diagnostics_", seen)))
         assert says in page.text("collapse")
-        assert (collapse(seen) is None) == (share > 0.1)
+        assert (collapse(seen, DiagnosticsConfig()) is None) == (share > 0.1)
 
     def test_a_promise_that_is_not_kept(self, answers, recourse):
         found = recourse.calibration_
