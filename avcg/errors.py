@@ -85,3 +85,20 @@ def check_int(value: object, what: str, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise SettingError(f"The {what} must be a whole number >= {least}. Got {value!r} instead.")
     return int(value)
+
+
+def check_setting(settings: object, name: str, holds: bool, expected: str) -> None:
+    """Refuse a field of a settings object that breaks a rule.
+
+    Args:
+        settings: The object, such as a `Recipe`.
+        name: The field.
+        holds: Whether the rule holds.
+        expected: The rule, to read after "must be".
+
+    Raises:
+        SettingError: With the field, the rule and the value.
+    """
+    if not holds:
+        value = getattr(settings, name)
+        raise SettingError(f"The '{name}' of {type(settings).__name__} must be {expected}. Got {value!r} instead.")

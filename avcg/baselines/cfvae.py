@@ -1,41 +1,84 @@
-"""Variational autoencoders of rows: CF-VAE, which decodes another label, and what QUCE judges strangeness by."""
+"""Variational autoencoders of rows: CF-VAE, which decodes another label, and the plausibility term of QUCE."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from avcg.errors import check_int, check_setting
 from avcg.explainers.base import Explainer
+from avcg.hypotheses.base import HypothesisDistribution
 from avcg.method.generator import Condition, Generator
 from avcg.method.query import Query
+from avcg.models.adapter import Model
 from avcg.models.training import Training, train
+from avcg.schema.schema import Schema
 from avcg.space.base import Space
 
-_STEPS, _ROWS = 2000, 128
-_NOISE = 0.25
+
+@dataclass(frozen=True)
+class AutoencoderConfig:
+    """How a variational autoencoder of rows is built and trained.
+
+    Attributes:
+        n_latent: Largest size of z; at most half as many as codes.
+        encoder: Hidden units of the encoder, for tables.
+        decoder: Hidden units of the decoder, for tables.
+        channels: Channels of both networks' convolutions, for images.
+        noise_variance: Variance of the noise that a decoded code is taken to have.
+        steps: Number of training steps.
+        batch_size: Rows of a step.
+        learning_rate: Adam's learning rate.
+        clip: Largest norm of a gradient.
+    """
+
+    n_latent: int = 16
+    encoder: tuple[int, ...] = (128, 64)
+    decoder: tuple[int, ...] = (64, 128)
+    channels: tuple[int, ...] = (32, 64)
+    noise_variance: float = 0.25
+    steps: int = 2000
+    batch_size: int = 128
+    learning_rate: float = 1e-3
+    clip: float = 5.0
+
+    def __post_init__(self) -> None:
+        for name in ("n_latent", "steps", "batch_size"):
+            check_int(getattr(self, name), f"'{name}' of AutoencoderConfig", 1)
+        for name in ("noise_variance", "learning_rate", "clip"):
+            check_setting(self, name, getattr(self, name) > 0, "> 0")
 
 
 def fit_vae(
-    space: Space, x: Tensor, labels: Tensor, n_classes: int, rng: torch.Generator, device: torch.device
+    space: Space,
+    x: Tensor,
+    labels: Tensor,
+    n_classes: int,
+    config: AutoencoderConfig,
+    rng: torch.Generator,
+    device: torch.device,
 ) -> Generator:
-    """A conditional variational autoencoder q(z | x, y), p(x | z, y) with noise of variance 0.25.
+    """Train a conditional variational autoencoder q(z | x, y), p(x | z, y).
 
     Args:
-        space: Of the rows.
-        x: (N, *event).
+        space: The space of the rows.
+        x: (N, *event) encoded rows.
         labels: (N,) class positions; with one class it is a plain autoencoder.
         n_classes: C.
-        rng: Of everything.
-        device: Where it is trained, and stays.
+        config: How it is built and trained.
+        rng: Random numbers.
+        device: The device on which it is trained, and stays.
     """
-    pictures = x.dim() == 4
+    images = x.dim() == 4
     generator = Generator(
         space,
         n_classes,
         decoder="latent",
-        n_latent=min(16, max(1, x[0].numel() // 2)),
-        encoder=(32, 64) if pictures else (128, 64),
-        layers=(32, 64) if pictures else (64, 128),
+        n_latent=min(config.n_latent, max(1, x[0].numel() // 2)),
+        encoder=config.channels if images else config.encoder,
+        layers=config.channels if images else config.decoder,
         smooth=False,
         rng=rng,
     ).to(device)
@@ -44,72 +87,107 @@ def fit_vae(
     def loss(rows: Tensor) -> Tensor:
         rows = rows.to(device)
         error, divergence = vae_terms(generator, space, x[rows], labels[rows], rng)
-        return (error / (2 * _NOISE) + divergence).mean()  # minus the evidence bound, but for a constant
+        return (error / (2 * config.noise_variance) + divergence).mean()  # the negative ELBO, up to a constant
 
-    epochs = max(1, round(_STEPS * _ROWS / len(x)))
-    settings = Training(epochs, min(_ROWS, len(x)), 1e-3, patience=None, clip=5.0)
-    train(list(generator.parameters()), loss, len(x), settings, rng=rng, label="Training an autoencoder")
+    epochs = max(1, round(config.steps * config.batch_size / len(x)))
+    batch = min(config.batch_size, len(x))
+    training = Training(epochs, batch, config.learning_rate, patience=None, clip=config.clip)
+    train(list(generator.parameters()), loss, len(x), training, rng=rng, label="Training an autoencoder")
     return generator.requires_grad_(False).eval()
 
 
 def vae_terms(
     generator: Generator, space: Space, x: Tensor, labels: Tensor, rng: torch.Generator | None
 ) -> tuple[Tensor, Tensor]:
-    """(B,) the squared error of rows, summed over codes, and the divergence from the prior.
+    """(B,) the squared error of decoded rows, summed over codes, and (B,) the KL divergence of z from the prior.
 
     Args:
-        generator: As `fit_vae` makes it.
-        space: What the rows may be.
-        x: (B, *event).
-        labels: (B,).
-        rng: Of z; None: z is its mean.
+        generator: An autoencoder trained by `fit_vae`.
+        space: The space of the rows.
+        x: (B, *event) encoded rows.
+        labels: (B,) class positions.
+        rng: Random numbers for z; None: z is its mean.
     """
     device = next(generator.parameters()).device
-    here = x.to(device)
-    request = _condition(here, labels.to(device))
-    posterior = generator.posterior(request)
+    on_device = x.to(device)
+    condition = _condition(on_device, labels.to(device))
+    posterior = generator.posterior(condition)
     shape = (1, len(x), generator.n_latent)
     noise = torch.zeros(shape) if rng is None else torch.randn(shape, generator=rng)
-    # A category is read as the shares that its logits stand for; nothing is held to the bounds of a request.
-    back = space.relax(generator(request, posterior.sample(noise.to(device))).raw[0], here.detach())
-    return (back - here).square().flatten(1).sum(dim=1).to(x.device), posterior.kl().to(x.device)
+    # `relax` turns the logits of categories into probabilities, like the codes they are compared with.
+    decoded = space.relax(generator(condition, posterior.sample(noise.to(device))).raw[0], on_device.detach())
+    return (decoded - on_device).square().flatten(1).sum(dim=1).to(x.device), posterior.kl().to(x.device)
 
 
 def _condition(x: Tensor, labels: Tensor) -> Condition:
-    none = x.new_zeros(len(x))
-    return Condition(x, labels, none, none)
+    zeros = x.new_zeros(len(x))  # an autoencoder knows neither constraints nor margins
+    return Condition(x, labels, zeros, zeros)
 
 
 class CFVAE(Explainer):
-    """A conditional autoencoder (Sohn et al. 2015), asked for a row as if it had the other label.
+    """CF-VAE (Sohn et al. 2015): a conditional autoencoder that decodes a row as if it had the other label.
 
-    It never asks the predictor: the paper's CF-VAE. The paper does not say which label the encoder gets. Both networks
-    are told the target, as in the paper's own generator: then z makes up for the wrong label, answers stay near the row
-    and few are valid, which is what its tables show. Told the row's own label, the encoder would leave the class to the
-    decoder, and nearly all would be: see `OwnLabelCFVAE`.
+    It never asks the predictor. The paper does not say which label the encoder gets. Here both networks get the target,
+    as in the paper's own generator. Then z makes up for the wrong label, answers stay near the row and few are valid,
+    which is what its tables show. With the row's own label in the encoder, nearly all would be; see `OwnLabelCFVAE`.
+
+    Args:
+        hypotheses: The distribution over plausible models.
+        schema: What may change; None: the hypotheses' own schema.
+        autoencoder: How the autoencoder is built and trained; None: the defaults.
+        model: The deployed model; None: the one the hypotheses were made around, or their mean.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        survival: Share of models that is promised to agree with an answer, in (0, 1).
+        n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
+        device: PyTorch device on which the autoencoder is trained.
+        random_state: Seed of all random numbers.
+
+    Attributes:
+        vae_: The trained autoencoder.
     """
 
     _own_label = False
 
+    def __init__(
+        self,
+        hypotheses: HypothesisDistribution,
+        schema: Schema | None = None,
+        *,
+        autoencoder: AutoencoderConfig | None = None,
+        model: Model | None = None,
+        threshold: float | None = None,
+        survival: float = 0.99,
+        n_test: int | None = None,
+        device: str = "cpu",
+        random_state: int = 0,
+    ) -> None:
+        super().__init__(
+            hypotheses, schema, model=model, threshold=threshold, survival=survival, n_test=n_test,
+            device=device, random_state=random_state,
+        )  # fmt: skip
+        self.autoencoder = autoencoder
+
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         labels = self.deployed_.decide(self.deployed_.probabilities(x)) if y is None else y
-        self.vae_ = fit_vae(self.space_, x, labels, len(self.classes_), rng, self._torch_device())
+        config = self.autoencoder or AutoencoderConfig()
+        self.vae_ = fit_vae(self.space_, x, labels, len(self.classes_), config, rng, self._torch_device())
 
     @torch.no_grad()
     def _candidates(self, query: Query) -> Tensor:
         device = self._torch_device()
-        x, target = query.x.to(device), query.target.to(device)
-        request = _condition(x, target)
-        present = self.deployed_.decide(self.deployed_.probabilities(query.x)).to(device)
-        posterior = self.vae_.posterior(_condition(x, present) if self._own_label else request)
+        x = query.x.to(device)
+        decoded_as = _condition(x, query.target.to(device))
+        encoded_as = decoded_as
+        if self._own_label:
+            encoded_as = _condition(x, self.deployed_.decide(self.deployed_.probabilities(query.x)).to(device))
         rng = torch.Generator().manual_seed(self.random_state)
         noise = torch.randn(query.n, 1, self.vae_.n_latent, generator=rng)
         noise[0] = 0.0
-        raw = self.vae_(request, posterior.sample(noise.to(device))).raw.cpu()
-        return query.space.finalize(raw, query.x)
+        z = self.vae_.posterior(encoded_as).sample(noise.to(device))
+        return query.space.finalize(self.vae_(decoded_as, z).raw.cpu(), query.x)
 
 
 class OwnLabelCFVAE(CFVAE):
-    """The same with an encoder that is told the row's own label, and a decoder that is told the target."""
+    """CF-VAE whose encoder gets the row's own label, and whose decoder gets the target."""
 
     _own_label = True

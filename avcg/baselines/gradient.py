@@ -1,76 +1,85 @@
-"""Searches by gradients, each row until it is done: the methods of others as losses of one loop."""
+"""Searches by gradients, each row until it is done: published methods as losses of one loop."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, TypeVar, cast
 
 import torch
 from torch import Tensor
 
-from avcg.baselines.cfvae import fit_vae, vae_terms
+from avcg.baselines.cfvae import AutoencoderConfig, fit_vae, vae_terms
 from avcg.console import progress
-from avcg.errors import SettingError, check_int
+from avcg.errors import SettingError, check_int, check_setting
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.predictors import Predictors
-from avcg.method.generator import STAY
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query
 from avcg.method.risk import log_odds
 from avcg.models.adapter import Model
 from avcg.schema.schema import Schema
 
-# Of Adam, as is usual.
-_FIRST, _SECOND, _TINY = 0.9, 0.999, 1e-8
-
 
 @dataclass(frozen=True)
 class Descent:
-    """How a search goes.
+    """Settings of a search by gradients.
 
     Attributes:
-        steps: At most, for each row.
-        step: Of Adam: its learning rate, in standard deviations of a column; of Schut's method: how far a column moves.
-        probability: Of the target from which a row is done.
-        proximity: What distance counts.
+        steps: Largest number of steps for each row.
+        step: Length of a step: Adam's learning rate, in standard deviations of a column.
+        probability: Probability of the target from which a row is done, in (0, 1).
+        proximity: Weight of the distance.
+        betas: Adam's decay rates of the running means of the gradient and of its square, in [0, 1).
+        epsilon: Adam's addition to a denominator, > 0; a move no longer than this is none.
+        start_log_odds: Log-odds by which the start of a search prefers the category that a row has.
     """
 
     steps: int = 500
     step: float = 0.05
     probability: float = 0.5
     proximity: float = 0.1
+    betas: tuple[float, float] = (0.9, 0.999)
+    epsilon: float = 1e-8
+    start_log_odds: float = 2.0
 
     def __post_init__(self) -> None:
-        check_int(self.steps, "'steps' of Descent", 1)
-        if not 0 < self.probability < 1:
-            raise SettingError(f"The 'probability' of Descent must be in (0, 1). Got {self.probability!r} instead.")
-        if not 0 < self.step < math.inf:
-            raise SettingError(f"The 'step' of Descent must be > 0 and finite. Got {self.step!r} instead.")
-        if not 0 <= self.proximity < math.inf:
-            raise SettingError(f"The 'proximity' of Descent must be >= 0 and finite. Got {self.proximity!r} instead.")
+        check_int(self.steps, f"'steps' of {type(self).__name__}", 1)
+        check_setting(self, "probability", 0 < self.probability < 1, "in (0, 1)")
+        for name in ("step", "epsilon"):
+            check_setting(self, name, 0 < getattr(self, name) < math.inf, "> 0 and finite")
+        for name in ("proximity", "start_log_odds"):
+            check_setting(self, name, 0 <= getattr(self, name) < math.inf, ">= 0 and finite")
+        check_setting(self, "betas", all(0 <= beta < 1 for beta in self.betas), "two numbers in [0, 1)")
 
 
-class GradientSearch(Explainer):
-    """What searches have in common: a start, a step, a row that is done is left alone.
+SomeDescent = TypeVar("SomeDescent", bound=Descent)
 
-    Rows do not see each other, so that a row is answered the same alone and in a batch. A row that is not done when the
-    steps run out has its last try.
+
+class GradientSearch(Explainer, Generic[SomeDescent]):
+    """The loop that searches share: a start, steps, and rows that are left alone once they are done.
+
+    Rows do not see each other, so that a row has the same answer alone and in a batch. A row that is not done after the
+    last step is answered with where it is then.
 
     Args:
-        hypotheses: As in `Explainer`, like all that is not named here.
-        schema: What may change.
-        descent: How the search goes; None: as is usual for the method.
-        model: The model whose decision counts.
-        threshold: Of the decision.
-        survival: The share of models that is promised.
-        n_test: Hypotheses set aside for certificates.
-        device: Where hypotheses are asked.
-        random_state: Seed.
+        hypotheses: The distribution over plausible models.
+        schema: What may change; None: the hypotheses' own schema.
+        descent: Settings of the search; those of a plain `Descent` replace the method's usual ones; None: the usual
+            ones, ``usual``.
+        model: The deployed model; None: the one the hypotheses were made around, or their mean.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        survival: Share of models that is promised to agree with an answer, in (0, 1).
+        n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
+        device: PyTorch device on which models are evaluated.
+        random_state: Seed of all random numbers.
+
+    Attributes:
+        usual: The method's usual settings.
     """
 
-    usual = Descent()
+    usual: Any = Descent()  # of the method's own kind of Descent; a class attribute cannot have the type variable's
 
     def __init__(
         self,
@@ -97,115 +106,173 @@ class GradientSearch(Explainer):
         return {"descent": cls.usual}
 
     @property
-    def effort(self) -> Descent:
-        """How the search goes."""
-        return self.descent or self.usual
+    def effort(self) -> SomeDescent:
+        """The settings in use: the usual ones, with those that were given in their place."""
+        usual = cast(SomeDescent, self.usual)
+        return usual if self.descent is None else replace(usual, **vars(self.descent))
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
         if not self.judges_.differentiable:
             raise SettingError(
                 f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
-                " which learns from students of them, or a method that only looks at rows:"
+                " which trains against students of them, or a method that needs no gradients:"
                 " avcg.baselines.nearest.RobustNeighbour."
             )
 
     def _candidates(self, query: Query) -> Tensor:
-        found = self._search(query, start_of(query))
-        return settled(query, found).expand(query.n, *query.x.shape)
+        raw = self._search(query, self._start(query))
+        return finalized(query, raw).expand(query.n, *query.x.shape)
+
+    def _start(self, query: Query) -> Tensor:
+        """(B, *event) what relaxes to the factual: its numbers, and log-odds that prefer its categories."""
+        return torch.where(query.space.is_logit, self.effort.start_log_odds * query.x, query.x)
 
     def _search(self, query: Query, raw: Tensor) -> Tensor:
         """(B, *event) what relaxes to answers, each row moved until it is done."""
-        raw, memory = raw.clone(), torch.zeros(2, *raw.shape)
-        alive = torch.nonzero(~self._done(query, settled(query, raw))).flatten()
-        some = query.take(alive)
-        with progress(f"Searching ({type(self).__name__})", self.effort.steps) as advance:
-            for step in range(1, self.effort.steps + 1):
-                if not len(alive):
+        raw, memory, effort = raw.clone(), torch.zeros(2, *raw.shape), self.effort
+        active = torch.nonzero(~self._done(query, finalized(query, raw))).flatten()
+        part = query.take(active)
+        with progress(f"Searching ({type(self).__name__})", effort.steps) as advance:
+            for step in range(1, effort.steps + 1):
+                if not len(active):
                     break
-                slope = self._slope(some, raw[alive], step)
-                raw[alive], memory[:, alive] = self._move(some, raw[alive], slope, memory[:, alive], step)
+                slope = self._slope(part, raw[active], step)
+                raw[active], memory[:, active] = self._move(part, raw[active], slope, memory[:, active], step)
                 advance(step)
-                done = self._done(some, settled(some, raw[alive])) | (slope == 0).flatten(1).all(dim=1)
+                done = self._done(part, finalized(part, raw[active])) | (slope == 0).flatten(1).all(dim=1)
                 if bool(done.any()):
-                    alive = alive[~done]
-                    some = query.take(alive)
+                    active = active[~done]
+                    part = query.take(active)
         return raw
 
     def _move(
         self,
-        query: Query,  # noqa: ARG002  others look at it
+        query: Query,  # noqa: ARG002  Schut's steps depend on the space
         raw: Tensor,
         slope: Tensor,
         memory: Tensor,
         step: int,
     ) -> tuple[Tensor, Tensor]:
         """A step of Adam, and the running means of the slope and of its square, (2, B, *event)."""
-        first = _FIRST * memory[0] + (1 - _FIRST) * slope
-        second = _SECOND * memory[1] + (1 - _SECOND) * slope.square()
-        mean, square = first / (1 - _FIRST**step), second / (1 - _SECOND**step)
-        return raw - self.effort.step * mean / (square.sqrt() + _TINY), torch.stack([first, second])
+        effort = self.effort
+        first_beta, second_beta = effort.betas
+        first = first_beta * memory[0] + (1 - first_beta) * slope
+        second = second_beta * memory[1] + (1 - second_beta) * slope.square()
+        mean, square = first / (1 - first_beta**step), second / (1 - second_beta**step)
+        return raw - effort.step * mean / (square.sqrt() + effort.epsilon), torch.stack([first, second])
 
     def _slope(self, query: Query, raw: Tensor, step: int) -> Tensor:
-        """The gradient of the loss in what the search moves."""
+        """(B, *event) the gradient of the loss before relaxation."""
         raw = raw.requires_grad_()
-        moved = query.space.relax(raw, query.x)
-        loss = self._loss(query, moved, step).sum()
+        relaxed = query.space.relax(raw, query.x)
+        loss = self._loss(query, relaxed, step).sum()
         (slope,) = torch.autograd.grad(loss, raw)
         return slope
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:
-        """(B,) what is minimised."""
+        """(B,) the loss to be minimised."""
         raise NotImplementedError
 
     @torch.no_grad()
     def _done(self, query: Query, x_cf: Tensor) -> Tensor:
-        """(B,) whether the target is likely enough, beyond the line of the decision."""
-        return log_odds(mean_log_prob(self._asked(), x_cf, query.target)) >= self._needed(query)
+        """(B,) whether the log-odds of the target are far enough beyond the decision."""
+        return log_odds(mean_log_prob(self._searched(), x_cf, query.target)) >= self._needed(query)
 
     def _needed(self, query: Query) -> Tensor:
         """(B,) the log-odds from which a row is done."""
-        level = math.log(self.effort.probability / (1 - self.effort.probability))
-        needed = self.deployed_.log_odds(query.target) + level
-        asked = query.min_prob
-        return needed if asked is None else needed.clamp(min=math.log(asked / (1 - asked)))
+        beyond = math.log(self.effort.probability / (1 - self.effort.probability))
+        needed = self.deployed_.log_odds(query.target) + beyond
+        if query.min_prob is None:
+            return needed
+        return needed.clamp(min=math.log(query.min_prob / (1 - query.min_prob)))
 
-    def _asked(self) -> Predictors:
-        """The hypotheses that the method looks at: the teachers, unless it trusts one model."""
+    def _searched(self) -> Predictors:
+        """The models that the search looks at: the judges, unless the method trusts a single model."""
         return self.judges_
 
 
-class Wachter(GradientSearch):
-    """Wachter et al. 2018: the loss of the model in force and distance, to the first point across the line.
+@dataclass(frozen=True)
+class WachterDescent(Descent):
+    """Settings of Wachter's search.
 
-    The logarithmic loss, as later implementations have it: the original square's slope vanishes far from the line.
-    Distance counts half as much after every 50 steps without success, which is how the original finds its multiplier.
+    Attributes:
+        halving_steps: Number of steps without success after which the weight of the distance is halved.
     """
 
-    usual = Descent(steps=500, step=0.01, probability=0.5, proximity=0.1)
+    halving_steps: int = 50
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(self.halving_steps, "'halving_steps' of WachterDescent", 1)
+
+
+@dataclass(frozen=True)
+class QUCEDescent(Descent):
+    """Settings of QUCE.
+
+    Attributes:
+        aim: Probability of the target that the loss aims at, in (0, 1).
+        autoencoder_weight: Weight of the autoencoder's loss.
+        autoencoder: How the autoencoder is built and trained.
+    """
+
+    aim: float = 0.95
+    autoencoder_weight: float = 0.3
+    autoencoder: AutoencoderConfig = field(default_factory=AutoencoderConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_setting(self, "aim", 0 < self.aim < 1, "in (0, 1)")
+        check_setting(self, "autoencoder_weight", 0 <= self.autoencoder_weight < math.inf, ">= 0 and finite")
+
+
+@dataclass(frozen=True)
+class SchutDescent(Descent):
+    """Settings of Schut's search, where ``step`` is how far a column moves in one step.
+
+    Attributes:
+        moves_per_column: Largest number of times that a column may move.
+    """
+
+    moves_per_column: int = 25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(self.moves_per_column, "'moves_per_column' of SchutDescent", 1)
+
+
+class Wachter(GradientSearch[WachterDescent]):
+    """Wachter et al. 2018: the deployed model's loss and distance, to the first point across the decision boundary.
+
+    The loss is logarithmic, as in later implementations: the original square's slope vanishes far from the boundary.
+    The weight of the distance is halved after every 50 steps without success, which is how the original finds it.
+    """
+
+    usual = WachterDescent(steps=500, step=0.01, probability=0.5, proximity=0.1)
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:
-        weight = self.effort.proximity * 0.5 ** (step // 50)
-        shortfall = -mean_log_prob(self._asked(), x_cf, query.target)
+        weight = self.effort.proximity * 0.5 ** (step // self.effort.halving_steps)
+        shortfall = -mean_log_prob(self._searched(), x_cf, query.target)
         return shortfall + weight * query.space.distance(x_cf, query.x)
 
-    def _asked(self) -> Predictors:
+    def _searched(self) -> Predictors:
         return self.deployed_.predictors
 
 
-class Batten(GradientSearch):
+class Batten(GradientSearch[Descent]):
     """Batten et al. 2025: the loss of the mean prediction of a Bayesian network's draws, and distance.
 
-    A reconstruction: the text was not at hand. Projected descent stops shortly after the mean crosses the line.
+    A reconstruction: the text was not at hand. The descent stops shortly after the mean crosses the decision boundary.
     """
 
     usual = Descent(steps=500, step=0.05, probability=0.52, proximity=0.1)
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        shortfall = -mean_log_prob(self._asked(), x_cf, query.target)
+        shortfall = -mean_log_prob(self._searched(), x_cf, query.target)
         return shortfall + self.effort.proximity * query.space.distance(x_cf, query.x)
 
 
-class QUCE(GradientSearch):
+class QUCE(GradientSearch[QUCEDescent]):
     """Duell et al. 2024, repaired: a likely target, near, and well explained by an autoencoder of the training rows.
 
     As published in words: (p - 0.95)^2, distance, and the loss of a variational autoencoder (squared error averaged
@@ -216,64 +283,82 @@ class QUCE(GradientSearch):
     row is done when the target has the ``probability``, or after 300 steps (1,000 in the notebook, none stopped early).
     """
 
-    usual = Descent(steps=300, step=0.03, probability=0.9, proximity=0.05)
-    _aim, _strangeness = 0.95, 0.3
+    usual = QUCEDescent(steps=300, step=0.03, probability=0.9, proximity=0.05)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         super()._fit(x, y, rng)
-        self.vae_ = fit_vae(self.space_, x, torch.zeros(len(x), dtype=torch.long), 1, rng, self._torch_device())
+        labels, config = torch.zeros(len(x), dtype=torch.long), self.effort.autoencoder
+        self.vae_ = fit_vae(self.space_, x, labels, 1, config, rng, self._torch_device())
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        likely = mean_log_prob(self._asked(), x_cf, query.target).exp()
-        near = ((x_cf - query.x).flatten(1).square().sum(dim=1) + 1e-12).sqrt()
+        effort = self.effort
+        probability = mean_log_prob(self._searched(), x_cf, query.target).exp()
+        distance = ((x_cf - query.x).flatten(1).square().sum(dim=1) + 1e-12).sqrt()
         error, divergence = vae_terms(self.vae_, query.space, x_cf, torch.zeros_like(query.target), None)
-        strange = error / x_cf[0].numel() + divergence
-        return (likely - self._aim).square() + self.effort.proximity * near + self._strangeness * strange
+        autoencoder_loss = error / x_cf[0].numel() + divergence
+        shortfall = (probability - effort.aim).square()
+        return shortfall + effort.proximity * distance + effort.autoencoder_weight * autoencoder_loss
 
 
-class EntropicSearch(GradientSearch):
-    """Noorani et al. 2025: from Wachter's answer on, until the entropic risk of 1 - p over hypotheses is low.
+@dataclass(frozen=True)
+class EntropicDescent(Descent):
+    """Settings of the entropic search, where one less ``probability`` is the risk from which a row is done.
 
-    The risk is (1/t) log mean exp(t (1 - p)): the mean for small t, the worst hypothesis for large. ``probability`` of
-    its `Descent` is one less the risk at which it is content.
+    Attributes:
+        temper: t of the entropic risk, > 0; the larger, the more the worst hypothesis counts.
+        first: Settings of Wachter's search, from whose answer it goes on.
     """
 
-    usual = Descent(steps=500, step=0.02, probability=0.5, proximity=0.0)
-    _temper = 10.0
+    temper: float = 10.0
+    first: WachterDescent = Wachter.usual
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_setting(self, "temper", 0 < self.temper < math.inf, "> 0 and finite")
+
+
+class EntropicSearch(GradientSearch[EntropicDescent]):
+    """Noorani et al. 2025: on from Wachter's answer, until the entropic risk of 1 - p over hypotheses is low.
+
+    The risk is (1/t) log mean exp(t (1 - p)): the mean for small t, the worst hypothesis for large. A row is done at a
+    risk of 1 less the ``probability`` of its descent.
+    """
+
+    usual = EntropicDescent(steps=500, step=0.02, probability=0.5, proximity=0.0)
 
     def _candidates(self, query: Query) -> Tensor:
-        wachter = Wachter(self.hypotheses)  # as usual; the descent is of what comes after
+        wachter = Wachter(self.hypotheses, descent=self.effort.first)
         wachter.deployed_ = self.deployed_
-        found = self._search(query, wachter._search(query, start_of(query)))
-        return settled(query, found).expand(query.n, *query.x.shape)
+        raw = self._search(query, wachter._search(query, wachter._start(query)))
+        return finalized(query, raw).expand(query.n, *query.x.shape)
 
     def _risk(self, query: Query, x_cf: Tensor) -> Tensor:
+        """(B,) the entropic risk over the judges."""
         log_p = target_log_probs(self.judges_, x_cf[None], query.target)[:, 0]
-        shares = self.judges_.weights.log().to(x_cf)[:, None]
-        return torch.logsumexp(self._temper * (1.0 - log_p.exp()) + shares, dim=0) / self._temper
+        log_weights = self.judges_.weights.log().to(x_cf)[:, None]
+        temper = self.effort.temper
+        return torch.logsumexp(temper * (1.0 - log_p.exp()) + log_weights, dim=0) / temper
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        near = self.effort.proximity * query.space.distance(x_cf, query.x)
-        return self._risk(query, x_cf) + near
+        return self._risk(query, x_cf) + self.effort.proximity * query.space.distance(x_cf, query.x)
 
     @torch.no_grad()
     def _done(self, query: Query, x_cf: Tensor) -> Tensor:
-        content = self._risk(query, x_cf) <= 1.0 - self.effort.probability
-        deployed = self.deployed_.probabilities(x_cf)
-        return content & self.deployed_.valid(deployed, query.target, query.min_prob)
+        low_risk = self._risk(query, x_cf) <= 1.0 - self.effort.probability
+        probabilities = self.deployed_.probabilities(x_cf)
+        return low_risk & self.deployed_.valid(probabilities, query.target, query.min_prob)
 
 
-class Schut(GradientSearch):
+class Schut(GradientSearch[SchutDescent]):
     """Schut et al. 2021: one column at a time, the one that most raises the ensemble's mean probability of the target.
 
     Each step moves one column by ``step`` standard deviations (a category by one unit of its log-odds), until the
     target has the ``probability``: 0.95 here, 0.99 in the original, whose columns run from 0 to 1. As there, a column
-    moves only so many times, so that none goes to and fro for ever. There is no distance: few columns move because one
-    moves at a time.
+    moves a limited number of times, so that none goes back and forth forever. The loss has no distance: few columns
+    change because one moves at a time.
     """
 
-    usual = Descent(steps=500, step=0.2, probability=0.95, proximity=0.0)
-    _times = 25  # that a column may move
+    usual = SchutDescent(steps=500, step=0.2, probability=0.95, proximity=0.0)
 
     def _move(
         self,
@@ -283,32 +368,27 @@ class Schut(GradientSearch):
         memory: Tensor,
         step: int,  # noqa: ARG002
     ) -> tuple[Tensor, Tensor]:
-        space = query.space
-        step_of = -torch.where(space.is_logit, 1.0, self.effort.step) * slope.sign()
-        inside = torch.where(space.is_logit, raw + step_of, space.relax(raw + step_of, query.x))
-        # A column at its bound has nowhere to go, however steep.
-        able = ((inside - raw).abs() > _TINY) & (memory[0] < self._times)
-        steep = torch.where(able, slope.abs(), 0.0).flatten(1)
-        chosen = torch.zeros_like(steep).scatter(1, steep.argmax(dim=1, keepdim=True), 1.0).view_as(raw)
-        moved = torch.where((chosen > 0) & able, inside, raw)
+        space, effort = query.space, self.effort
+        move = -torch.where(space.is_logit, 1.0, effort.step) * slope.sign()
+        inside = torch.where(space.is_logit, raw + move, space.relax(raw + move, query.x))
+        # A column at its bound cannot move, however steep the slope.
+        movable = ((inside - raw).abs() > effort.epsilon) & (memory[0] < effort.moves_per_column)
+        steepness = torch.where(movable, slope.abs(), 0.0).flatten(1)
+        chosen = torch.zeros_like(steepness).scatter(1, steepness.argmax(dim=1, keepdim=True), 1.0).view_as(raw)
+        moved = torch.where((chosen > 0) & movable, inside, raw)
         return moved, torch.stack([memory[0] + chosen, memory[1]])
 
     def _loss(self, query: Query, x_cf: Tensor, step: int) -> Tensor:  # noqa: ARG002
-        return -mean_log_prob(self._asked(), x_cf, query.target)
-
-
-def start_of(query: Query) -> Tensor:
-    """(B, *event) what relaxes to the factual: its numbers as they are, its categories likelier than others."""
-    return torch.where(query.space.is_logit, STAY * query.x, query.x)
+        return -mean_log_prob(self._searched(), x_cf, query.target)
 
 
 @torch.no_grad()
-def settled(query: Query, raw: Tensor) -> Tensor:
-    """(B, *event) feasible answers."""
+def finalized(query: Query, raw: Tensor) -> Tensor:
+    """(B, *event) feasible answers from what relaxes to them."""
     return query.space.finalize(raw, query.x)
 
 
 def mean_log_prob(predictors: Predictors, x_cf: Tensor, target: Tensor) -> Tensor:
-    """(B,) the log of the mean probability that hypotheses give the target."""
+    """(B,) the logarithm of the mean probability of the target over hypotheses."""
     log_p = target_log_probs(predictors, x_cf[None], target)[:, 0]
     return torch.logsumexp(log_p + predictors.weights.log().to(x_cf)[:, None], dim=0)

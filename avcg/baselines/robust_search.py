@@ -1,61 +1,100 @@
-"""A per-row robust search: gradient descent on each answer until every teacher is convinced."""
+"""A robust search for each row: gradient descent on its answer until every judge accepts it."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from avcg.baselines.gradient import Descent, GradientSearch, start_of
+from avcg.baselines.gradient import Descent, GradientSearch
+from avcg.errors import check_int, check_setting
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query
 from avcg.method.risk import log_odds
 
-# Searches run side by side for each row, by what their hypotheses weigh at first; weights then adapt.
-_WEIGHTS = (0.3, 3.0)
-_EVERY = 5  # steps between two looks at what has been found
-_WEAKER, _STRONGER = 0.9, 1.25
 
+@dataclass(frozen=True)
+class RobustDescent(Descent):
+    """Settings of the robust search.
 
-class RobustSearch(GradientSearch):
-    """Adam on the codes of each answer, all rows at once, snapped to feasible values; the cheapest that does is kept.
-
-    It goes on until every teacher gives the target the ``probability`` of its `Descent`, and then looks for something
-    cheaper until the steps run out. Close to the limit of what can be had, and slow: it has no training, and starts
-    over for every row.
+    Attributes:
+        start_weights: Weight of the hypotheses at the start of each of the searches that run for a row.
+        weight_range: Lowest and highest weight of the hypotheses.
+        check_every: Number of steps between two checks, after each of which the weights adapt.
+        decrease: Factor on the weight of a search that every judge accepts.
+        increase: Factor on the weight of a search that some judge rejects.
+        worst_weight: Weight of the worst judge's shortfall, beside the mean shortfall.
+        still_steps: A number that is no more than so many steps from the factual is put back, because Adam never stands
+            still.
     """
 
-    usual = Descent(steps=200, step=0.05, probability=0.7, proximity=1.0)
+    start_weights: tuple[float, ...] = (0.3, 3.0)
+    weight_range: tuple[float, float] = (0.02, 100.0)
+    check_every: int = 5
+    decrease: float = 0.9
+    increase: float = 1.25
+    worst_weight: float = 0.5
+    still_steps: float = 2.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_int(self.check_every, "'check_every' of RobustDescent", 1)
+        check_setting(self, "start_weights", len(self.start_weights) > 0, "at least one number")
+        check_setting(self, "weight_range", 0 < self.weight_range[0] <= self.weight_range[1], "(low, high), both > 0")
+        check_setting(self, "decrease", 0 < self.decrease <= 1, "in (0, 1]")
+        check_setting(self, "increase", self.increase >= 1, ">= 1")
+        for name in ("worst_weight", "still_steps"):
+            check_setting(self, name, getattr(self, name) >= 0, ">= 0")
+
+
+class RobustSearch(GradientSearch[RobustDescent]):
+    """Adam on the codes of each answer, all rows at once, made feasible; the cheapest accepted answer is kept.
+
+    It searches until every judge gives the target the ``probability`` of its descent, and then for something cheaper
+    until the steps run out. Close to the best that can be had, and slow: it is not trained, and starts over for every
+    row.
+    """
+
+    usual = RobustDescent(steps=200, step=0.05, probability=0.7, proximity=1.0)
 
     def _candidates(self, query: Query) -> Tensor:
         x, space, target = query.x, query.space, query.target
         effort, needed = self.effort, self._needed(query)
-        raw = start_of(query).expand(len(_WEIGHTS), *x.shape).clone().requires_grad_()
-        optimizer = torch.optim.Adam([raw], lr=effort.step)
-        weight = torch.tensor(_WEIGHTS)[:, None].expand(-1, len(x)).clone()
+        raw = self._start(query).expand(len(effort.start_weights), *x.shape).clone().requires_grad_()
+        optimizer = torch.optim.Adam([raw], lr=effort.step, betas=effort.betas, eps=effort.epsilon)
+        weight = torch.tensor(effort.start_weights)[:, None].expand(-1, len(x)).clone()
         best, cost = x.clone(), torch.full((len(x),), torch.inf)
         for step in range(1, effort.steps + 1):
-            moved = space.relax(raw, x)
-            short = torch.relu(needed - log_odds(target_log_probs(self.judges_, moved, target)))
-            near = effort.proximity * space.distance(moved, x)
-            loss = (weight * (short.mean(dim=0) + 0.5 * short.amax(dim=0)) + near).sum()
+            relaxed = space.relax(raw, x)
+            shortfall = torch.relu(needed - log_odds(target_log_probs(self.judges_, relaxed, target)))
+            distance = effort.proximity * space.distance(relaxed, x)
+            loss = (weight * (shortfall.mean(dim=0) + effort.worst_weight * shortfall.amax(dim=0)) + distance).sum()
             raw.grad = torch.autograd.grad(loss, raw)[0]
             optimizer.step()
-            if step % _EVERY == 0:
-                reached = self._look(query, raw.detach(), needed, best, cost)
-                weight = (weight * torch.where(reached, _WEAKER, _STRONGER)).clamp(0.02, 100.0)
+            if step % effort.check_every == 0:
+                accepted = self._check(query, raw.detach(), needed, best, cost)
+                weight = (weight * torch.where(accepted, effort.decrease, effort.increase)).clamp(*effort.weight_range)
         return best.expand(query.n, *x.shape)
 
     @torch.no_grad()
-    def _look(self, query: Query, raw: Tensor, needed: Tensor, best: Tensor, cost: Tensor) -> Tensor:
-        """Snap, keep what will do and is cheaper than before (in place), and say which searches got there, (R, B)."""
+    def _check(self, query: Query, raw: Tensor, needed: Tensor, best: Tensor, cost: Tensor) -> Tensor:
+        """(R, B) whether every judge accepts each search's present answer, made feasible.
+
+        Args:
+            query: B rows.
+            raw: (R, B, *event) what relaxes to the answers of R searches.
+            needed: (B,) log-odds from which a judge accepts.
+            best: (B, *event) the cheapest accepted answers so far; replaced in place by cheaper ones.
+            cost: (B,) their cost; replaced in place.
+        """
         x, space = query.x, query.space
-        moved = space.relax(raw, x)
-        # Adam never stands still: what moved no further than its steps has not moved.
-        moved = torch.where(~space.is_logit & ((moved - x).abs() < 2 * self.effort.step), x, moved)
-        snapped = space.project(moved, x)
-        reached = (log_odds(target_log_probs(self.judges_, snapped, query.target)) >= needed).all(dim=0)
-        price = torch.where(reached, space.distance(snapped, x), torch.inf)
-        lowest, which = price.min(dim=0)
+        relaxed = space.relax(raw, x)
+        still = ~space.is_logit & ((relaxed - x).abs() < self.effort.still_steps * self.effort.step)
+        feasible = space.project(torch.where(still, x, relaxed), x)
+        accepted = (log_odds(target_log_probs(self.judges_, feasible, query.target)) >= needed).all(dim=0)
+        price = torch.where(accepted, space.distance(feasible, x), torch.inf)
+        lowest, cheapest = price.min(dim=0)
         better = lowest < cost
-        best[better], cost[better] = snapped[which, torch.arange(len(x))][better], lowest[better]
-        return reached
+        best[better], cost[better] = feasible[cheapest, torch.arange(len(x))][better], lowest[better]
+        return accepted

@@ -1,4 +1,4 @@
-"""Answering with a trained generator: one pass, and what is tried where that is not enough."""
+"""Explainers that answer with a trained generator: the ports of the search, refining, and the amortization gap."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from torch import Tensor
 
 from avcg.explainers.base import Explainer
 from avcg.method.calibration import Calibration
-from avcg.method.config import SearchConfig
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, objective
@@ -31,15 +30,15 @@ from avcg.space.encoding import Codes
 
 
 class Amortized(Explainer):
-    """An explainer whose answers come from a generator; see `avcg.AVCG`, which trains it.
+    """An explainer that answers with a generator; `avcg.AVCG` trains it.
 
     Attributes:
-        recipe_: How it was trained, with weights for this space.
-        generator_: The two networks.
-        reference_set_: Rows of each class to stay near to, and to fall back on.
-        calibration_: How the margin was chosen, with the frontier of survival against distance.
+        recipe_: The recipe it was trained by, with its weights scaled to this space.
+        generator_: The encoder and the decoder.
+        reference_set_: Training rows of each class that answers stay near to and fall back on.
+        calibration_: The margin that was chosen, with the frontier of survival against distance.
         diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
-        distillation_: The students of models that can only be asked, with a report; None where there are none.
+        distillation_: The students of models that can only be asked; None where models have gradients.
     """
 
     recipe: Recipe | None
@@ -52,38 +51,36 @@ class Amortized(Explainer):
 
     @property
     def search(self) -> Search:
-        """The search for answers, with this generator and its judges behind the ports."""
+        """The search for answers with this generator, at the calibrated margin."""
         return self._search_at(self.calibration_.margin)
 
     def _search_at(self, margin: float) -> Search:
-        """The search at a margin beyond the decision."""
-        recipe = self.recipe_
+        """The search for answers with this generator, at a margin beyond the decision in log-odds."""
         return Search(
             acceptance=self.acceptance,
             propose=self._propose,
             references=[rows.cpu().numpy() for rows in self.reference_set_.rows],
             latents=partial(latent_noise, self.random_state, self.generator_.n_latent),
             margin=margin,
-            single_pass=recipe.single_pass,
+            single_pass=self.recipe_.single_pass,
             shorten=self._shorten if self.distillation_ is not None else None,
         )
 
     def _shorten(self, query: Query, answers: Codes, margins: Codes) -> Codes:
-        """Answers with fewer changes, as far as the students of models that can only be asked can tell."""
+        """Versions of answers with fewer changes, as far as the students of models that can only be asked can tell."""
         assert self.distillation_ is not None
-        return self.distillation_.leaner(query, answers, margins, rounds=self._search_config.refine_rounds)
+        return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
     def _answers(self, query: Query) -> Codes:
         return self.search.answers(query)
 
     @property
-    def _search_config(self) -> SearchConfig:
-        recipe: Recipe = getattr(self, "recipe_", None) or self.recipe or Recipe()
-        return recipe.search
+    def _choices(self) -> Recipe:
+        return getattr(self, "recipe_", None) or self.recipe or super()._choices
 
     def _condition(self, query: Query, margin: Codes) -> Condition:
-        """(N) what the generator is told, on its device; margins (K, B) are K conditions a row."""
-        # A decoder that sees z and the target alone has no use for what else is asked.
+        """The generator's input on its device: B rows for (B,) margins, K B rows for (K, B) margins."""
+        # A "latent" decoder does not read the constraint features, so they need not be computed.
         latent_only = self.recipe_.decoder == "latent"
         features = query.target[:, None].astype(np.float32) if latent_only else query.space.constraint_features(query.x)
         parts: list[NDArray[Any]] = [query.x, query.target, features]
@@ -96,67 +93,68 @@ class Amortized(Explainer):
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
         """(K, B, *event) feasible candidates; see `avcg.method.search.Propose`."""
         condition = self._condition(query, margin)
-        shifts = np.zeros((1, self.generator_.n_latent), np.float32) if latent is None else latent
+        noise = np.zeros((1, self.generator_.n_latent), np.float32) if latent is None else latent
         with full_precision(condition.x.device):
             posterior = self.generator_.posterior(condition)
-            z = posterior.sample(torch.from_numpy(shifts)[:, None].to(condition.x.device))
+            z = posterior.sample(torch.from_numpy(noise)[:, None].to(condition.x.device))
             return self._finalize(query, condition, z)
 
     def _finalize(self, query: Query, condition: Condition, z: Tensor) -> Codes:
-        """(K, N, L) latents to (K N / B, B, *event) feasible answers."""
+        """From (K, N, L) latents to (K N / B, B, *event) feasible answers."""
         proposal = self.generator_(condition, z)
         shape = (-1, len(query.x))
         raw = proposal.raw.cpu().numpy().reshape(*shape, *query.x.shape[1:])
         gates = proposal.gates
         if gates is not None:
             gates = (gates > 0).cpu().numpy().reshape(*shape, gates.shape[-1])
-        return query.space.finalize(raw, query.x, gates, self._search_config.code_quantum)
+        return query.space.finalize(raw, query.x, gates, self.recipe_.search.code_quantum)
 
-    def _refined(self, query: Query, answers: Tensor, effort: Refinement, deadline: Deadline) -> Tensor:
-        """The cheapest accepted of more tries, gradient steps on the latent posterior, then what every method does."""
+    def _refined(self, query: Query, answers: Tensor, refinement: Refinement, deadline: Deadline) -> Tensor:
+        """(n, B, *event) refined answers: smaller margins and gradient steps on the posterior, then fewer changes."""
         more = [] if deadline.passed or query.n > 1 else [torch.from_numpy(self._smaller_margins(query))]
-        if effort.steps and query.n == 1:
-            more.append(torch.from_numpy(self._descended(query, effort, deadline))[None])
+        if refinement.steps and query.n == 1:
+            more.append(torch.from_numpy(self._descended(query, refinement, deadline))[None])
         if more:
-            everyone = torch.arange(len(query.x))
-            pool = torch.cat([answers, *more])
-            accepted = torch.stack([self._accept(query, each, everyone) for each in pool])
-            prices = torch.from_numpy(query.space.distance(pool.numpy(), query.x))
-            lowest, which = prices.masked_fill(~accepted, torch.inf).min(dim=0)
-            cheaper = lowest < prices[0]
+            rows = torch.arange(len(query.x))
+            candidates = torch.cat([answers, *more])
+            accepted = torch.stack([self._accept(query, candidate, rows) for candidate in candidates])
+            distances = torch.from_numpy(query.space.distance(candidates.numpy(), query.x))
+            lowest, cheapest = distances.masked_fill(~accepted, torch.inf).min(dim=0)
+            cheaper = lowest < distances[0]
             answers = answers.clone()
-            answers[0, cheaper] = pool[which, everyone][cheaper]
-        return super()._refined(query, answers, effort, deadline)
+            answers[0, cheaper] = candidates[cheapest, rows][cheaper]
+        return super()._refined(query, answers, refinement, deadline)
 
     def _smaller_margins(self, query: Query) -> Codes:
-        """(K, B, *event) answers with less margin than is safe for all, and without each of the first's changes."""
-        margin, config = self.search.margins(query), self._search_config
-        found = [self._propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
+        """(K, B, *event) answers at smaller margins, and answers with a change of the first one locked."""
+        margin, config = self.search.margins(query), self.recipe_.search
+        candidates = [self._propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
         for rank in range(config.refine_locks):
-            space = query.space.lock_change(found[0][0], query.x, rank)
+            space = query.space.lock_change(candidates[0][0], query.x, rank)
             if space is not None:
-                found.append(self._propose(replace(query, space=space), margin))
-        return np.concatenate(found)
+                candidates.append(self._propose(replace(query, space=space), margin))
+        return np.concatenate(candidates)
 
-    def _descended(self, query: Query, effort: Refinement, deadline: Deadline) -> Codes:
-        """(B, *event) answers at the posterior mean after gradient steps on it."""
+    def _descended(self, query: Query, refinement: Refinement, deadline: Deadline) -> Codes:
+        """(B, *event) answers at the posterior mean after gradient steps on the posterior."""
         condition = self._condition(query, self.search.margins(query))
-        score = self._scorer(query, condition, 1, torch.Generator().manual_seed(self.random_state))
+        score = self._score(query, condition, 1, torch.Generator().manual_seed(self.random_state))
         with torch.no_grad():
             start = self.generator_.posterior(condition)
-        found = descend(start, score, effort.steps, effort.learning_rate, deadline)
+        posterior = descend(start, score, refinement.steps, refinement.learning_rate, deadline)
         with torch.no_grad():
-            return self._finalize(query, condition, found.mean[None])[0]
+            return self._finalize(query, condition, posterior.mean[None])[0]
 
-    def _scorer(self, query: Query, condition: Condition, n_latents: int, rng: torch.Generator) -> Score:
-        """G as a function of the posterior, with its noise held fixed."""
+    def _score(self, query: Query, condition: Condition, n_latents: int, rng: torch.Generator) -> Score:
+        """The objective G as a function of the posterior, with its noise held fixed."""
         recipe, space = self.recipe_, query.space.tensors
-        chance = 0.0 if recipe.temperature is None else recipe.noise[1]
-        # The same for every row, so that none depends on its place.
-        one = Draws.draw(self.generator_, space, n_latents, condition.x[:1], rng, hard=chance)
-        draws = one.repeated(len(condition.x))
-        known = self.judges_ if self.distillation_ is None else self.distillation_.students
-        predictors = known.to(condition.x.device)
+        noise = 0.0 if recipe.temperature is None else recipe.noise[1]
+        # The same noise for every row, so that no answer depends on its position in the batch.
+        draws = Draws.draw(self.generator_, space, n_latents, condition.x[:1], rng, hard=noise).repeated(
+            len(condition.x)
+        )
+        judges = self.judges_ if self.distillation_ is None else self.distillation_.students
+        predictors = judges.to(condition.x.device)
         temperature = None if recipe.temperature is None else recipe.temperature[1]
         reference = self.reference_set_.to(condition.x.device) if recipe.weights.plausibility else None
 
@@ -164,8 +162,8 @@ class Amortized(Explainer):
             risk = recipe.risk or Hinge(condition.margin, recipe.spread)
             terms = objective(
                 self.generator_, space, condition, posterior, predictors, draws, risk,
-                temperature=temperature, distance=recipe.distance, plausibility=reference,
-                min_separation=recipe.min_separation,
+                temperature=temperature, distance=recipe.distance, expected_share=recipe.expected_share,
+                plausibility=reference, min_separation=recipe.min_separation,
             )  # fmt: skip
             return terms.total(recipe.weights)
 
@@ -174,38 +172,38 @@ class Amortized(Explainer):
     def amortization_gap(
         self, X: Any, target: Any = None, *, steps: int = 100, n_latents: int = 20, learning_rate: float = 0.05
     ) -> pd.DataFrame:
-        """What a single pass gives away: G under the encoder's posterior less G under the best posterior found.
+        """The amortization gap: G under the encoder's posterior less G under the best posterior found for each row.
 
-        Both are measured with the same noise, which is not the noise the search for the best one used.
+        Both are measured with the same noise, which differs from the noise that the descent uses.
 
         Args:
             X: Rows in user units.
-            target: As in `generate`.
-            steps: Of gradient descent on each row's (mean, log variance).
-            n_latents: Noise for the search, and as much for the measure.
-            learning_rate: Of the descent.
+            target: The decision to reach, as in `generate`.
+            steps: Number of gradient steps on each row's (mean, log variance).
+            n_latents: Number of latents for the descent, and as many for the measurement.
+            learning_rate: Learning rate of the descent.
 
         Returns:
-            Columns ``encoder``, ``refined`` and ``gap`` = encoder - refined, by row.
+            A line for each row, with columns ``encoder``, ``refined`` and ``gap`` = encoder - refined.
         """
         check_is_fitted(self)
         rows = as_rows(X)
         x = self.space_.encode(rows)
         current = self.deployed_.decide(self.deployed_.probabilities(x)).cpu().numpy()
-        wanted, _ = target_positions(target, current, self.classes_.tolist())
-        query = Query(x.numpy(), wanted, self.space_.codes)
+        positions, _ = target_positions(target, current, self.classes_.tolist())
+        query = Query(x.numpy(), positions, self.space_.codes)
         condition = self._condition(query, self.search.margins(query))
-        search, measure = (
-            self._scorer(query, condition, n_latents, torch.Generator().manual_seed(self.random_state + i))
+        minimised, measured = (
+            self._score(query, condition, n_latents, torch.Generator().manual_seed(self.random_state + i))
             for i in (1, 2)
         )
         with torch.no_grad():
             start = self.generator_.posterior(condition)
-        best = descend(start, search, steps, learning_rate, Deadline())
+        best = descend(start, minimised, steps, learning_rate, Deadline())
         with torch.no_grad():
-            found = {name: measure(each).cpu().numpy() for name, each in (("encoder", start), ("refined", best))}
+            encoder, refined = measured(start).cpu().numpy(), measured(best).cpu().numpy()
         index = rows.index if isinstance(rows, pd.DataFrame) else None
-        return pd.DataFrame(found, index=index).assign(gap=found["encoder"] - found["refined"])
+        return pd.DataFrame({"encoder": encoder, "refined": refined, "gap": encoder - refined}, index=index)
 
 
 def latent_noise(seed: int, size: int, count: int) -> Codes:

@@ -1,13 +1,17 @@
-"""Who teaches, who tunes and who certifies: hypotheses are parted before anything is trained."""
+"""The split of a hypothesis distribution: which hypotheses train, which calibrate and which test.
+
+They are split before anything is trained, so that no certificate asks a model that was trained against.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, check_int
+from avcg.errors import SettingError, check_int, check_setting
 from avcg.hypotheses.base import HypothesisDistribution, deployed_model, seeded
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
@@ -15,22 +19,43 @@ from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.space.base import Space
 
-# Of a finite set, one member in so many is set aside for certificates, and as many for tuning.
-_ONE_IN = 4
-# Draws from a distribution that never runs out.
-_FRESH_DRAWS = 50
+
+@dataclass(frozen=True)
+class SplitConfig:
+    """How many hypotheses train, calibrate and test.
+
+    Attributes:
+        test_share: Share of a finite set that is held out for certificates, in (0, 1), rounded up.
+        calibration_share: Share of a finite set that a margin is calibrated by, in (0, 1), rounded down. Sets for which
+            that is none calibrate by the hypotheses trained on.
+        n_draws: Draws for certificates, and as many for calibration, from a distribution that is not a finite set.
+        n_judges: Hypotheses trained on that judge candidates, at most.
+        n_mean: Draws whose mean stands for the deployed model where there is none.
+    """
+
+    test_share: float = 0.25
+    calibration_share: float = 0.25
+    n_draws: int = 50
+    n_judges: int = 50
+    n_mean: int = 50
+
+    def __post_init__(self) -> None:
+        for name in ("test_share", "calibration_share"):
+            check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
+        for name in ("n_draws", "n_judges", "n_mean"):
+            check_int(getattr(self, name), f"'{name}' of SplitConfig", 1)
 
 
 @dataclass(frozen=True, eq=False)
 class HypothesisSplit:
-    """Hypotheses by what they are for; no two parts share a member of a finite set.
+    """Hypotheses by what they are for. No two parts share a member of a finite set.
 
     Attributes:
-        train: What is trained against.
-        calibration: What a margin is chosen by, on rows that were not trained on. Of a set of fewer than four, or where
-            nothing is tuned, the teachers.
-        test: What certificates ask, and nothing else does; None where the set has a single member.
-        deployed: The model whose decision counts; the teachers' mean where there is no such model.
+        train: The hypotheses trained against.
+        calibration: The hypotheses that a margin is chosen by, on rows that were not trained on. For a set too small to
+            be split again, or where nothing is calibrated, those trained against.
+        test: The held-out hypotheses that certify answers, asked for nothing else; None: none are held out.
+        deployed: The model whose decision counts; where there is none, the mean of the hypotheses trained against.
     """
 
     train: HypothesisDistribution
@@ -46,37 +71,40 @@ class HypothesisSplit:
         *,
         deployed: Predictors | None = None,
         n_test: int | None = None,
-        n_train: int = 50,
-        tune: bool = True,
+        calibrate: bool = True,
+        config: SplitConfig | None = None,
     ) -> HypothesisSplit:
-        """Part a distribution.
+        """Split a distribution.
 
         Args:
-            hypotheses: Of any kind. A finite set is split; anything else is drawn from anew for each part.
+            hypotheses: Any distribution. A finite set is split; from any other, each part is drawn anew.
             rng: Random numbers; None: a generator seeded with 0.
             deployed: The model whose decision counts; None: the one the hypotheses were made around, if any.
-            n_test: Hypotheses for certificates; None: a quarter of a finite set, or 50 draws.
-            n_train: Draws that stand for the teachers' mean where there is no model in force.
-            tune: Whether some of a finite set are kept from the teachers to tune by; else all but the fresh teach.
+            n_test: Number of hypotheses for certificates; None: as ``config`` says.
+            calibrate: Whether some members of a finite set are kept from training to calibrate by.
+            config: Shares and numbers of draws; None: the defaults.
+
+        Raises:
+            SettingError: If too few hypotheses are left to train on, or a part of a mixture cannot be split.
         """
-        rng = seeded(rng)
+        rng, config = seeded(rng), config or SplitConfig()
         if n_test is not None:
             n_test = check_int(n_test, "'n_test'", 0)
         deployed = deployed_model(hypotheses) if deployed is None else deployed
         if isinstance(hypotheses, Mixture):
-            return _mixed(hypotheses, rng, deployed, n_test, n_train, tune)
+            return _split_mixture(hypotheses, rng, deployed, n_test, calibrate, config)
         train: HypothesisDistribution
         if isinstance(hypotheses, FiniteSet):
-            train, calibration, test = _split(hypotheses, deployed, rng, n_test, tune)
+            train, calibration, test = _split_set(hypotheses, deployed, rng, n_test, calibrate, config)
         else:
-            train, calibration = hypotheses, hypotheses.sample(_FRESH_DRAWS, rng=rng)
-            count = _FRESH_DRAWS if n_test is None else n_test
+            train, calibration = hypotheses, hypotheses.sample(config.n_draws, rng=rng)
+            count = config.n_draws if n_test is None else n_test
             test = hypotheses.sample(count, rng=rng) if count else None
-        mean = train.sample(n_train, rng=rng) if deployed is None else deployed
+        mean = train.sample(config.n_mean, rng=rng) if deployed is None else deployed
         return cls(train, calibration, test, mean)
 
     def on(self, device: torch.device) -> HypothesisSplit:
-        """The same, with all that is asked again and again living on a device."""
+        """This split with the calibration, test and deployed models on a device."""
         return replace(
             self,
             calibration=OnDevice(self.calibration, device),
@@ -85,73 +113,85 @@ class HypothesisSplit:
         )
 
 
-def _split(
-    everyone: FiniteSet, deployed: Predictors | None, rng: torch.Generator, n_test: int | None, tune: bool
+def _split_set(
+    members: FiniteSet,
+    deployed: Predictors | None,
+    rng: torch.Generator,
+    n_test: int | None,
+    calibrate: bool,
+    config: SplitConfig,
 ) -> tuple[FiniteSet, Predictors, Predictors | None]:
-    count = len(everyone)
+    """The members of a finite set that train, calibrate and test."""
+    count = len(members)
     if n_test is not None and n_test > max(0, count - 2):
         raise SettingError(
-            f"Setting 'n_test' {n_test} of {count} hypotheses aside leaves too few to train on. Lower it, or make more."
+            f"An 'n_test' of {n_test} leaves too few of {count} hypotheses to train on. Lower it, or make more"
+            " hypotheses."
         )
-    aside = -(-count // _ONE_IN) if n_test is None else n_test
-    if count == 1 or aside == 0:
-        return everyone, everyone.predictors, None
-    rest, test = _set_aside(everyone, deployed, aside, rng)
-    if count < _ONE_IN or not tune:
+    # Shares are floats: 0.3 of 10 is a little more than 3.
+    held_out = math.ceil(count * config.test_share - 1e-9) if n_test is None else n_test
+    if count == 1 or held_out == 0:
+        return members, members.predictors, None
+    rest, test = _hold_out(members, deployed, held_out, rng)
+    n_calibration = math.floor(count * config.calibration_share + 1e-9)
+    if not n_calibration or not calibrate:
         return rest, rest.predictors, test
-    train, calibration = rest.split(max(1, min(count // _ONE_IN, len(rest) - 1)), rng=rng)
+    train, calibration = rest.split(max(1, min(n_calibration, len(rest) - 1)), rng=rng)
     return train, calibration.predictors, test
 
 
-def _set_aside(
+def _hold_out(
     members: FiniteSet, deployed: Predictors | None, count: int, rng: torch.Generator
 ) -> tuple[FiniteSet, Predictors | None]:
-    """The rest, and members drawn by their weights to be counted by head; never one that is the model in force."""
+    """The other members, and ``count`` members drawn by weight, which then count once each.
+
+    The deployed model is never drawn.
+    """
     weights = members.predictors.weights.cpu().clone()
     if deployed is not None and len(deployed) == 1 and members.space is not None:
-        weights[_same(members.predictors, deployed, members.space)] = 0.0
+        weights[_is_deployed(members.predictors, deployed, members.space)] = 0.0
     count = min(count, int((weights > 0).sum()))
     if not count:
         return members, None
     chosen = torch.multinomial(weights, count, generator=rng).sort().values
-    left = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
+    kept = torch.ones(len(weights), dtype=torch.bool).index_fill(0, chosen, False)
     test = members.predictors.subset(chosen)
     test.weights = torch.full((count,), 1.0 / count)
     rest = FiniteSet(
-        members.predictors.subset(torch.nonzero(left).flatten()), members.space, members.classes, members.base
+        members.predictors.subset(torch.nonzero(kept).flatten()), members.space, members.classes, members.base
     )
     return rest, test
 
 
-def _same(members: Predictors, deployed: Predictors, space: Space) -> Tensor:
-    """(S,) which hypotheses are the model in force."""
+def _is_deployed(members: Predictors, deployed: Predictors, space: Space) -> Tensor:
+    """(S,) whether each hypothesis is the deployed model, by what it answers."""
     if isinstance(members, BlackBoxPredictors):  # trees that differ may well agree on a few points
-        known = {id(box.model) for box in deployed.boxes}
-        return torch.tensor([id(box.model) in known for box in members.members])
+        deployed_ids = {id(box.model) for box in deployed.boxes}
+        return torch.tensor([id(box.model) in deployed_ids for box in members.members])
     shape = (-1, *[1] * len(space.event_shape))
     probe = torch.zeros(3, *space.event_shape) + torch.tensor([-1.0, 0.0, 1.0]).view(shape)
     with torch.no_grad():
         return (members.log_probs(probe) - deployed.log_probs(probe)).abs().amax(dim=(1, 2)) < 1e-6
 
 
-def _mixed(
+def _split_mixture(
     mixture: Mixture,
     rng: torch.Generator,
     deployed: Predictors | None,
     n_test: int | None,
-    n_train: int,
-    tune: bool,
+    calibrate: bool,
+    config: SplitConfig,
 ) -> HypothesisSplit:
-    """Each component is parted by itself, and the parts are mixed again."""
+    """Each component is split by itself, and the parts are mixed again."""
     parts = [
-        HypothesisSplit.of(part, rng, deployed=deployed, n_test=n_test, n_train=n_train, tune=tune)
+        HypothesisSplit.of(part, rng, deployed=deployed, n_test=n_test, calibrate=calibrate, config=config)
         for part in mixture.components
     ]
     train = Mixture([part.train for part in parts], mixture.shares)
     missing = [i for i, part in enumerate(parts) if part.test is None]
     if missing and n_test != 0:
         raise SettingError(
-            f"Component {missing[0]} of the mixture has a single hypothesis, so none of it can be set aside for a"
+            f"Component {missing[0]} of the mixture has a single hypothesis, so none of it can be held out for a"
             " certificate. Give it more, or set n_test=0 and do without certificates."
         )
     test = None if missing else _by_share([part.test for part in parts if part.test is not None], mixture, rng)
@@ -159,12 +199,12 @@ def _mixed(
         train,
         Joined([part.calibration for part in parts], mixture.shares),
         test,
-        train.sample(n_train, rng=rng) if deployed is None else deployed,
+        train.sample(config.n_mean, rng=rng) if deployed is None else deployed,
     )
 
 
 def _by_share(parts: list[Predictors], mixture: Mixture, rng: torch.Generator) -> Predictors:
-    """Heads to count, of each component in proportion to its share: as many as the scarcest component allows."""
+    """Hypotheses of each component in proportion to its share, as many as the smallest component allows."""
     shares = torch.tensor([float(share) for share in mixture.shares or ()])
     shares = shares / shares.sum()
     total = min(len(part) / float(share) for part, share in zip(parts, shares, strict=True))

@@ -21,7 +21,7 @@ from avcg.explainers.avcg import AVCG
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import OnDevice, Predictors, Stacked
-from avcg.hypotheses.split import HypothesisSplit
+from avcg.hypotheses.split import HypothesisSplit, SplitConfig
 from avcg.io.folder import (
     FORMAT,
     VERSION,
@@ -39,7 +39,7 @@ from avcg.io.spaces import kind_of, pack_encoding, pack_limits, unpack_config, u
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import risk
 from avcg.method.calibration import Calibration
-from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
+from avcg.method.config import CalibrationConfig, DiagnosticsConfig, DistillationConfig, ReferenceConfig, SearchConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.method.generator import Generator
@@ -58,8 +58,13 @@ _PROBES, _CROSSED = 16, 128
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "torch")
 _LONGEST_LABEL = 4096
 _CONFIGS: dict[str, Any] = {
-    "search": SearchConfig, "calibration": CalibrationConfig, "distillation": DistillationConfig,
-}  # fmt: skip
+    "split": SplitConfig,
+    "reference": ReferenceConfig,
+    "search": SearchConfig,
+    "calibration": CalibrationConfig,
+    "diagnostics": DiagnosticsConfig,
+    "distillation": DistillationConfig,
+}
 # What a recipe may name: functions of this package, and those that are made with numbers.
 _FUNCTIONS = {
     one.__name__: one
@@ -78,7 +83,6 @@ _CONTENT: dict[Any, Any] = {
     },
     "recipe": dict,
     "n_latent": int,
-    "reference_k": int,
     "refined_margin": float,
     "calibration": {
         "margin": float, "promise": float, "met": bool, "survival": float, "n_rows": int, "n_hypotheses": int,
@@ -221,8 +225,8 @@ def _put_in_place(
     rows = tuple(torch.from_numpy(arrays[f"reference.{i}"]) for i in range(len(explainer.classes_)))
     if any(one.shape[1:] != explainer.space_.event_shape or not len(one) for one in rows):
         raise ArtifactError("The stored reference rows do not fit the space.")
-    explainer.reference_set_ = ReferenceSet(rows, content["reference_k"])
     explainer.recipe_ = _unpack_recipe(content["recipe"])
+    explainer.reference_set_ = ReferenceSet(rows, explainer.recipe_.reference.n_neighbours)
     explainer.calibration_ = _unpack_calibration(content["calibration"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
     if students is not None:
@@ -271,7 +275,6 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
         # Where training went astray, JSON has no word for how far.
         "diagnostics": pack_rows(explainer.diagnostics_.replace([np.inf, -np.inf], np.nan)),
         "fidelity": [] if students is None else [asdict(one) for one in students.fidelity],
-        "reference_k": explainer.reference_set_.k,
     }
 
 
@@ -327,15 +330,7 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     for widths in ((*recipe.encoder, 2 * n_latent), (n_latent, *recipe.layers)):  # before room is made for them
         if min(widths) < 1 or max(widths) > stored or sum(a * b for a, b in pairwise(widths)) > stored:
             raise ArtifactError(f"The stored generator has fewer numbers than layers of {widths} need.")
-    generator = Generator(
-        explainer.space_,
-        len(explainer.classes_),
-        decoder=recipe.decoder,
-        n_latent=n_latent,
-        encoder=recipe.encoder,
-        layers=recipe.layers,
-        smooth=recipe.smooth,
-    )
+    generator = recipe.build_generator(explainer.space_, len(explainer.classes_), n_latent=n_latent)
     try:
         generator.load_state_dict(state, assign=True)
     except RuntimeError as error:

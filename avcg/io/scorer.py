@@ -20,10 +20,10 @@ from avcg.explainers.records import MOST_ANSWERS, Option, Row
 from avcg.io.folder import FORMAT, VERSION, read_folder, read_manifest, stored_notes
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
-from avcg.method.delivery import check_delivery, needed_votes, statuses
-from avcg.method.query import Query, QueryOptions, repeated_answers, target_positions
+from avcg.method.delivery import assess, check_delivery, needed_votes
+from avcg.method.query import Query, QueryOptions, target_positions
 from avcg.method.search import Acceptance, Search, any_class
-from avcg.models.decision import DecisionRule, of_target
+from avcg.models.decision import DecisionRule
 from avcg.schema.schema import Schema
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import Ranges, Vary
@@ -180,49 +180,48 @@ class Scorer:
     def _package(
         self,
         rows: Sequence[Mapping[str, Any]],
-        here: Values,
+        factuals: Values,
         query: Query,
         codes: Codes,
         before: Codes,
         current: Positions,
     ) -> list[Row]:
-        """Decode, look at what was decoded once more, judge it, and say how it went."""
-        acceptance, n, space = self._search.acceptance, query.n, query.space
-        place, each = np.arange(len(rows)), query
+        """Answers as people receive them: decoded, checked once more, and with a status and a certificate.
+
+        Args:
+            rows: B rows.
+            factuals: The same rows as values.
+            query: The same rows encoded, with the classes that answers aim at.
+            codes: (n, B, D) encoded answers.
+            before: (B, C) the deployed model's probabilities for the rows.
+            current: (B,) positions of the present decisions.
+        """
+        acceptance, n, encoding = self._search.acceptance, query.n, query.space.encoding
+        per_answer, positions = query.per_answer()
         if n > 1:
-            place = np.repeat(place, n)
-            each, here = query.take(place), here.take(place)
-        flat = np.swapaxes(codes, 0, 1).reshape(len(place), -1)
-        values = each.space.restore(flat, here)
-        check_delivery(each.space.violations(values, here).any(axis=1))
-        received = space.encoding.encode(values)
-        said = self._asked(received)
-        after = acceptance.deployed_probability(said[: self._n_judges])
-        agreeing = acceptance.rule.accepts(said[self._n_judges :], each.target).sum(axis=0)
-        status = statuses(
-            acceptance.rule.valid(before, query.target, query.min_prob)[place],
-            space.immovable(query.x)[place],
-            acceptance.rule.valid(after, each.target, query.min_prob),
-            agreeing >= needed_votes(self.n_models, self.survival),
-        )
-        numbers = (
-            of_target(after, each.target),
-            each.space.distance(received, each.x),
-            of_target(before, query.target),
-        )
-        probability, distance, probability_before = (part.astype(np.float64).tolist() for part in numbers)
-        changed, again = each.space.changes(values, here), repeated_answers(received, n).tolist()
-        votes, names = agreeing.tolist(), status.tolist()
+            factuals = factuals.take(positions)
+        flat = np.swapaxes(codes, 0, 1).reshape(len(positions), -1)
+        values = per_answer.space.restore(flat, factuals)
+        check_delivery(per_answer.space.violations(values, factuals).any(axis=1))
+        received = encoding.encode(values)
+        judged = self._asked(received)
+        after = acceptance.deployed_probability(judged[: self._n_judges])
+        agreeing = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target).sum(axis=0)
+        robust = agreeing >= needed_votes(self.n_models, self.survival)
+        assessment = assess(query, received, before, after, robust, acceptance.rule)
+        changed = per_answer.space.changes(values, factuals)
+        status, probability = assessment.statuses.tolist(), assessment.probability.tolist()
+        distance, repeated, votes = assessment.distance.tolist(), assessment.repeated.tolist(), agreeing.tolist()
         answered = []
         for i, row in enumerate(rows):
             options = []
-            for at in range(i * n, i * n + n):
-                whole, cells = written(space.encoding, row, values, changed[at], at)
-                count = votes[at] if self.n_models else None
+            for k in range(i * n, i * n + n):
+                answer, cells = written(encoding, row, values, changed[k], k)
+                count = votes[k] if self.n_models else None
                 bound = None if count is None else float(self._bounds[count])
-                options.append(Option(names[at], cells, probability[at], distance[at], count, bound, again[at], whole))
-            wanted, now = self.classes[query.target[i]], self.classes[current[i]]
-            answered.append(Row(i, wanted, tuple(options), probability_before[i], now))
+                options.append(Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer))
+            target, decision = self.classes[query.target[i]], self.classes[current[i]]
+            answered.append(Row(i, target, tuple(options), float(assessment.probability_before[i]), decision))
         return answered
 
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:

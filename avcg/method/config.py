@@ -1,45 +1,48 @@
-"""Every choice that changes answers after training: how candidates are searched, calibrated and distilled.
+"""Choices that change answers after training: how candidates are searched, calibrated, watched and distilled.
 
-Part of `avcg.Recipe` and stored with an explainer. Standard library alone, so that the light scorer can read it.
+Each is a part of `avcg.Recipe` and is stored with an explainer. This module needs the standard library alone, so that
+the light scorer can read it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from avcg.errors import SettingError, check_int
+from avcg.errors import check_int, check_setting
 
 
 @dataclass(frozen=True)
 class SearchConfig:
-    """What is tried beyond one pass of the generator, and how candidates are compared.
+    """How the search looks for answers beyond one pass of the generator, and how it compares candidates.
 
     Attributes:
-        margin_steps: Log-odds added to the margin, one after the other, until the judges accept an answer. Small steps
-            stay closer than other latents do.
-        retry_margins: Log-odds added to the margin where every step was refused, each with ``retry_latents`` latents;
-            those after the first also widen the choice where several answers are wanted.
-        retry_latents: Latents for each of the retry margins.
-        first_neighbours: Nearest reference rows looked at beside the margin steps.
-        retry_neighbours: Nearest reference rows looked at where everything else was refused.
-        latents_per_answer: Latents and reference rows for each of several answers.
-        lock_depth: Changes of the first answer that are locked one after the other to find a different one.
-        margin_slack: Log-odds beyond a requested probability, since rounding takes some.
-        rejection_penalty: Cost of a rejected candidate, above any distance; more the fewer judges accept it.
+        margin_steps: Log-odds added to the margin, one step after the other, until the judges accept an answer. Small
+            steps stay closer to the row than other latents do.
+        retry_margins: Log-odds added to the margin where every step was rejected, each tried with ``retry_latents``
+            latents. Those after the first are also tried where several answers are wanted.
+        retry_latents: Number of latents for each retry margin.
+        first_neighbours: Number of nearest reference rows tried beside the margin steps.
+        retry_neighbours: Number of nearest reference rows tried where everything else was rejected.
+        latents_per_answer: Number of latents, and of reference rows, tried for each of several answers.
+        lock_depth: Number of changes that are locked one after the other, from each change of the first answer on, to
+            find a different answer.
+        margin_slack: Log-odds beyond a requested probability, because rounding an answer takes some away.
+        rejection_penalty: Cost of a rejected candidate. It must exceed any distance; it grows as fewer judges accept.
         diversity_penalty: Cost of a candidate that hardly differs from an answer already chosen for its row.
         duplicate_penalty: Cost of a candidate that equals an answer already chosen for its row.
-        cost_quantum: Costs are rounded to multiples of this before they are compared, and of equal costs the candidate
+        cost_quantum: Costs are rounded to multiples of this before they are compared. Of equal costs the candidate
             proposed first wins, so that the last digits of a float32 product decide nothing.
         code_quantum: Numbers that the generator proposes inside their limits are rounded to multiples of this, in
-            units of their codes (a standard deviation), for the same reason.
-        diversity_group: Answers of a row that are all kept apart from each other; more answers are chosen in groups.
-        confidence: Confidence of the lower bounds in certificates.
-        refined_margin: Log-odds beyond the decision that refining leaves where nothing was calibrated, by the judges'
-            mean less ``spread`` standard deviations.
-        spread: Standard deviations over judges for that.
-        refine_margins: Log-odds taken off the margin, one after the other, when refining.
-        refine_locks: Changes of the first answer that refining tries to do without.
-        refine_rounds: Rounds of taking changes back, at most.
+            codes (standard deviations), for the same reason.
+        tolerance: Distances, and shortfalls of a share of judges, up to this count as zero.
+        diversity_group: Largest number of answers to a row that are all compared with each other; more are chosen in
+            groups of this size.
+        confidence: Confidence of the lower bounds in certificates, in (0, 1).
+        refined_margin: Log-odds beyond the decision that a refined answer must keep where no level was calibrated. They
+            are measured as the judges' mean less `Recipe.spread` standard deviations.
+        refine_margins: Log-odds taken off the margin, each tried when refining.
+        refine_locks: Number of changes of the first answer that refining tries to do without.
+        refine_rounds: Largest number of rounds in which changes are taken back.
     """
 
     margin_steps: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -55,10 +58,10 @@ class SearchConfig:
     duplicate_penalty: float = 1e9
     cost_quantum: float = 2.0**-10
     code_quantum: float = 2.0**-7
+    tolerance: float = 1e-6
     diversity_group: int = 16
     confidence: float = 0.95
     refined_margin: float = 0.5
-    spread: float = 2.0
     refine_margins: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
     refine_locks: int = 3
     refine_rounds: int = 60
@@ -68,13 +71,36 @@ class SearchConfig:
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
         for name in ("lock_depth", "refine_locks", "refine_rounds"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 0)
-        for name in ("margin_slack", "diversity_penalty", "spread"):
-            _check(self, name, getattr(self, name) >= 0, "a number >= 0")
+        for name in ("margin_slack", "diversity_penalty", "tolerance"):
+            check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
         for name in ("rejection_penalty", "duplicate_penalty", "cost_quantum", "code_quantum"):
-            _check(self, name, getattr(self, name) > 0, "a number > 0")
+            check_setting(self, name, getattr(self, name) > 0, "a number > 0")
         for name in ("margin_steps", "retry_margins", "refine_margins"):
-            _check(self, name, len(getattr(self, name)) > 0, "at least one number")
-        _check(self, "confidence", 0 < self.confidence < 1, "in (0, 1)")
+            check_setting(self, name, len(getattr(self, name)) > 0, "at least one number")
+        check_setting(self, "confidence", 0 < self.confidence < 1, "in (0, 1)")
+
+
+@dataclass(frozen=True)
+class ReferenceConfig:
+    """Which training rows answers stay near to and fall back on.
+
+    Attributes:
+        max_rows: Largest number of reference rows of each class.
+        min_prob: Probability of its class that every judge must give a reference row, in [0, 1].
+        min_rows: Smallest number of reference rows of each class. Where fewer reach ``min_prob``, those that come
+            closest are taken.
+        n_neighbours: Number of nearest reference rows from which plausibility is measured.
+    """
+
+    max_rows: int = 1500
+    min_prob: float = 0.6
+    min_rows: int = 5
+    n_neighbours: int = 5
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "min_rows", "n_neighbours"):
+            check_int(getattr(self, name), f"'{name}' of ReferenceConfig", 1)
+        check_setting(self, "min_prob", 0 <= self.min_prob <= 1, "in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -82,31 +108,54 @@ class CalibrationConfig:
     """How the margin behind a promise is chosen, on rows and hypotheses that were not trained on.
 
     Attributes:
-        held_share: Share of the rows that is held back from training.
-        min_rows: Rows held back at least, but no more than a third.
-        max_codes: Held-back rows times codes, at most.
-        n_margins: Margins tried between the recipe's lowest and highest.
-        standard_errors: Standard errors over hypotheses by which a promise must be kept clear.
-        refine_rows: Held-back rows on which refining is calibrated.
-        refine_levels: Ascending log-odds that refining may leave, of which the least that keeps the promise is taken.
-        watched_rows: Held-back rows looked at after each epoch, for diagnostics.
+        held_share: Share of the rows that is held back from training, in (0, 1).
+        min_rows: Smallest number of rows held back, unless that exceeds ``max_share``.
+        max_share: Share of the rows that ``min_rows`` may take at most, in (0, 1).
+        max_codes: Largest number of held-back rows times codes.
+        n_margins: Number of margins tried between the recipe's lowest and highest.
+        standard_errors: Number of standard errors over hypotheses by which a promise must be kept clear.
+        refine_rows: Number of held-back rows on which refining is calibrated.
+        refine_levels: Log-odds that refining may leave, ascending. The least that keeps the promise is taken.
     """
 
     held_share: float = 0.15
     min_rows: int = 60
+    max_share: float = 1 / 3
     max_codes: int = 100_000
     n_margins: int = 25
     standard_errors: float = 2.0
     refine_rows: int = 300
     refine_levels: tuple[float, ...] = tuple(0.5 * i for i in range(-6, 11))
-    watched_rows: int = 256
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "max_codes", "n_margins", "refine_rows", "watched_rows"):
+        for name in ("min_rows", "max_codes", "n_margins", "refine_rows"):
             check_int(getattr(self, name), f"'{name}' of CalibrationConfig", 1)
-        _check(self, "held_share", 0 < self.held_share < 1, "in (0, 1)")
-        _check(self, "standard_errors", self.standard_errors >= 0, "a number >= 0")
-        _check(self, "refine_levels", len(self.refine_levels) > 0, "at least one number")
+        for name in ("held_share", "max_share"):
+            check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
+        check_setting(self, "standard_errors", self.standard_errors >= 0, "a number >= 0")
+        check_setting(self, "refine_levels", len(self.refine_levels) > 0, "at least one number")
+
+
+@dataclass(frozen=True)
+class DiagnosticsConfig:
+    """What is measured after each epoch, and when a warning is given.
+
+    Attributes:
+        rows: Number of held-back rows that are answered after each epoch.
+        margin: Margin at which they are answered, in log-odds.
+        active_variance: Variance over rows from which a latent unit's mean counts as active.
+        collapsed: Personalisation below which a warning says that everyone is sent to nearly one profile, in [0, 1].
+    """
+
+    rows: int = 256
+    margin: float = 1.0
+    active_variance: float = 0.01
+    collapsed: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_int(self.rows, "'rows' of DiagnosticsConfig", 1)
+        check_setting(self, "active_variance", self.active_variance > 0, "a number > 0")
+        check_setting(self, "collapsed", 0 <= self.collapsed <= 1, "in [0, 1]")
 
 
 @dataclass(frozen=True)
@@ -115,21 +164,26 @@ class DistillationConfig:
 
     Attributes:
         hidden: Hidden units of a student.
-        rounds: Rounds of training the generator; after each, the models are asked about its answers.
-        attempts: Answers about which they are asked after a round.
+        rounds: Number of rounds in which the generator is trained. After each, the models are asked about its answers.
+        first_share: Share of the generator's steps that the first round takes, in (0, 1); the others share the rest.
+        attempts: Number of answers about which the models are asked after a round.
         first_epochs: Epochs of the students' first training.
         first_learning_rate: Highest learning rate of the first training.
         later_epochs: Epochs of each later training.
         later_learning_rate: Highest learning rate of later trainings.
-        batch_size: Rows a step.
-        max_rows: Training rows that the models are asked about, at most.
-        crossed_rows: Rows crossed with each other that the models are asked about, at least.
-        label_smoothing: No student is taught to be surer than this: a forest's 0 has no log-odds.
-        spread: Standard deviations over students that an answer must stay clear by when changes are taken back.
+        batch_size: Rows of a training step.
+        max_rows: Largest number of training rows that the models are asked about.
+        held_share: Share of these rows that students are not taught, to measure how well they stand in, in (0, 1).
+        crossed_rows: Smallest number of rows crossed with each other that the models are asked about.
+        replay_share: Earlier rows that a later training repeats at least, as a share of ``max_rows``, in [0, 1].
+        encoding_steps: Number of steps by which a student reads each number; see `PiecewiseLinearEncoding`.
+        label_smoothing: Lowest probability that a student is taught for any class, in (0, 0.5): a forest's 0 has no
+            log-odds.
     """
 
     hidden: tuple[int, ...] = (64, 64)
     rounds: int = 4
+    first_share: float = 0.5
     attempts: int = 4000
     first_epochs: int = 25
     first_learning_rate: float = 4e-3
@@ -137,20 +191,18 @@ class DistillationConfig:
     later_learning_rate: float = 2e-3
     batch_size: int = 512
     max_rows: int = 20_000
+    held_share: float = 0.1
     crossed_rows: int = 4000
+    replay_share: float = 0.25
+    encoding_steps: int = 16
     label_smoothing: float = 1e-3
-    spread: float = 2.0
 
     def __post_init__(self) -> None:
-        for name in ("attempts", "first_epochs", "later_epochs", "batch_size", "max_rows"):
+        for name in ("attempts", "first_epochs", "later_epochs", "batch_size", "max_rows", "encoding_steps"):
             check_int(getattr(self, name), f"'{name}' of DistillationConfig", 1)
         check_int(self.rounds, "'rounds' of DistillationConfig", 2)
         check_int(self.crossed_rows, "'crossed_rows' of DistillationConfig", 0)
-        _check(self, "label_smoothing", 0 < self.label_smoothing < 0.5, "in (0, 0.5)")
-        _check(self, "spread", self.spread >= 0, "a number >= 0")
-
-
-def _check(config: object, name: str, holds: bool, expected: str) -> None:
-    if not holds:
-        value = getattr(config, name)
-        raise SettingError(f"The '{name}' of {type(config).__name__} must be {expected}. Got {value!r} instead.")
+        for name in ("first_share", "held_share"):
+            check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
+        check_setting(self, "replay_share", 0 <= self.replay_share <= 1, "in [0, 1]")
+        check_setting(self, "label_smoothing", 0 < self.label_smoothing < 0.5, "in (0, 0.5)")

@@ -1,4 +1,4 @@
-"""A loss whose steps are all alike, recorded once on a GPU and replayed.
+"""A training loss whose steps run the same operations, recorded once on a GPU and replayed.
 
 A step of training on a table is hundreds of small kernels: launching them one by one takes many times as long as
 running them. Recorded as a CUDA graph, forward and backward are one launch each.
@@ -20,17 +20,17 @@ from avcg.space.base import Space
 
 
 class GraphedLoss:
-    """The objective where nothing but tensors of the same shapes differs from step to step.
+    """The objective as a CUDA graph, for recipes whose steps differ in the values of tensors alone.
 
     Args:
         generator: What is trained.
         space: What all rows may change.
-        weights: Of the terms.
-        risk: How hypotheses are summed up; None: the hinge of each request's margin, with the spread given.
-        spread: Of that hinge.
-        distance: d; None: the space's own.
-        apart: The distance from which two answers of a row count as different.
-        predictors: θ_1..θ_S, the same at every step; None: others at each.
+        weights: Weights of the terms.
+        risk: How log-probabilities are summarised over hypotheses; None: a hinge at each row's margin.
+        spread: Standard deviations over hypotheses by which that hinge stays clear.
+        distance: d, the cost of an answer; None: the space's own.
+        min_separation: Distance from which two answers to a row count as different.
+        predictors: θ_1..θ_S, the same at every step; None: they are drawn anew at each.
     """
 
     def __init__(
@@ -48,39 +48,40 @@ class GraphedLoss:
         self.distance, self.min_separation, self.predictors = distance, min_separation, predictors
         self._replay: _Recorded | None = None
 
-    def __call__(self, request: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
+    def __call__(self, condition: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
         """The mean loss of a batch: replayed on a GPU, computed anywhere else.
 
         Args:
-            request: What is asked, for B rows.
-            latent: (K, B, L) standard normal.
+            condition: B rows.
+            latent: (K, B, L) standard normal noise.
             predictors: θ_1..θ_S.
         """
-        own: dict[str, Tensor] = {}
+        overrides: dict[str, Tensor] = {}
         if predictors is not self.predictors:
             if not isinstance(predictors, Stacked):
-                return self.computed(request, latent, predictors)
-            own = predictors.overrides
-        if not request.x.is_cuda:
-            return self.computed(request, latent, predictors)
-        given = (request.x, request.target, request.constraint_features, request.margin, latent, *own.values())
+                return self.computed(condition, latent, predictors)
+            overrides = predictors.overrides
+        if not condition.x.is_cuda:
+            return self.computed(condition, latent, predictors)
+        x, target, features, margin = condition.x, condition.target, condition.constraint_features, condition.margin
+        inputs = (x, target, features, margin, latent, *overrides.values())
         if self._replay is None:
-            self._replay = _Recorded(self, predictors, tuple(own), given)
-        if not self._replay.fits(given):  # the last batch of a pass may be shorter
-            return self.computed(request, latent, predictors)
-        loss: Tensor = self._replay(*given)
+            self._replay = _Recorded(self, predictors, tuple(overrides), inputs)
+        if not self._replay.fits(inputs):  # the last batch of an epoch may be shorter
+            return self.computed(condition, latent, predictors)
+        loss: Tensor = self._replay(*inputs)
         return loss
 
-    def computed(self, request: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
-        """The mean loss, one operation after the other."""
+    def computed(self, condition: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
+        """The mean loss, computed without a graph."""
         terms = objective(
             self.generator,
             self.space,
-            request,
-            self.generator.posterior(request),
+            condition,
+            self.generator.posterior(condition),
             predictors,
             Draws(latent),
-            self.risk or Hinge(request.margin, self.spread),
+            self.risk or Hinge(condition.margin, self.spread),
             distance=self.distance,
             min_separation=self.min_separation,
         )
@@ -88,29 +89,29 @@ class GraphedLoss:
 
 
 class _Recorded(nn.Module):
-    """A loss as a function of tensors alone, recorded for those it is given first."""
+    """The loss as a function of tensors alone, recorded with the shapes of the first ones."""
 
     def __init__(
-        self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], given: tuple[Tensor, ...]
+        self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], inputs: tuple[Tensor, ...]
     ) -> None:
         super().__init__()
         self.generator = loss.generator  # whose gradients are recorded
         self._loss, self._predictors, self._names = loss, predictors, names
-        self._shapes = [one.shape for one in given]
+        self._shapes = [tensor.shape for tensor in inputs]
         with warnings.catch_warnings():  # recording is done on a stream of its own, of which torch warns
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
-            own = tuple(one.contiguous() for one in given)  # memory that later ones are written to
-            torch.cuda.make_graphed_callables(self, own)  # puts the replay in place of `forward`
+            static = tuple(tensor.contiguous() for tensor in inputs)  # the memory that later inputs are copied to
+            torch.cuda.make_graphed_callables(self, static)  # puts the replay in place of `forward`
 
-    def fits(self, given: tuple[Tensor, ...]) -> bool:
-        """Whether tensors have the shapes that were recorded."""
-        return [one.shape for one in given] == self._shapes
+    def fits(self, inputs: tuple[Tensor, ...]) -> bool:
+        """Whether tensors have the recorded shapes."""
+        return [tensor.shape for tensor in inputs] == self._shapes
 
     def forward(
-        self, x: Tensor, target: Tensor, constraint_features: Tensor, margin: Tensor, latent: Tensor, *own: Tensor
+        self, x: Tensor, target: Tensor, constraint_features: Tensor, margin: Tensor, latent: Tensor, *overrides: Tensor
     ) -> Tensor:
         predictors = self._predictors
-        if own:
+        if overrides:
             predictors = copy.copy(predictors)
-            predictors.overrides = dict(zip(self._names, own, strict=True))  # type: ignore[attr-defined]
+            predictors.overrides = dict(zip(self._names, overrides, strict=True))  # type: ignore[attr-defined]
         return self._loss.computed(Condition(x, target, constraint_features, margin), latent, predictors)

@@ -166,6 +166,7 @@ def objective(
     *,
     temperature: float | None = None,
     distance: Distance | None = None,
+    expected_share: float = 0.5,
     plausibility: Plausibility | None = None,
     min_separation: float = 1.0,
 ) -> Terms:
@@ -180,7 +181,9 @@ def objective(
         draws: The chance.
         risk: How the hypotheses are summed up.
         temperature: Of the straight-through answers; None: the relaxation itself is judged, as in the paper.
-        distance: d; None: the space's, half on the answers and half on their expectation.
+        distance: d; None: the space's own.
+        expected_share: Share of the space's own distance that is taken of the expected answers, in [0, 1]; the rest is
+            taken of the sampled ones.
         plausibility: Its term; None: 0.
         min_separation: The distance from which two answers of a row count as different.
     """
@@ -192,7 +195,8 @@ def objective(
     else:
         x_cf, expected = sampled_answers(space, x, proposal, draws, temperature)
     if distance is None:
-        cost = 0.5 * space.distance(x_cf, x) + 0.5 * space.distance(expected, x, likely)
+        in_expectation = space.distance(expected, x, likely)
+        cost = (1.0 - expected_share) * space.distance(x_cf, x) + expected_share * in_expectation
     else:
         cost = distance(x_cf, x)
     usual = torch.zeros_like(cost)

@@ -1,4 +1,4 @@
-"""What is asked of a method, and how its candidates are chosen among; numpy alone."""
+"""Queries to a method, and the choice of answers among its candidates; numpy alone."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from avcg.schema.features import to_python
 from avcg.space.codes import CodeSpace
 from avcg.space.encoding import Codes, Flags, Floats, Positions
 
-# Differences of codes that are none.
-_SAME = 1e-6
-
 
 @dataclass(frozen=True)
 class QueryOptions:
@@ -27,10 +24,11 @@ class QueryOptions:
     Attributes:
         n: Answers for each row.
         vary: What may change in this query, as `TabularSpace.restrict` takes it; None: all that the schema lets.
-        ranges: Where values may go in this query, likewise.
+        ranges: Where values may go in this query, as `TabularSpace.restrict` takes it; None: as the schema says.
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
-        max_changes: How many features may change at once; one number, or one for each row.
-        refine: Whether to take back what an answer does not need, or a `Refinement` that says how; slower and closer.
+        max_changes: Largest number of features that may change at once; one number, or one for each row.
+        refine: Whether to take back changes that an answer does not need, or a `Refinement` that says how. Slower, and
+            closer to the row.
         time_budget: Seconds after which refining stops, with the best so far; None: no limit.
     """
 
@@ -44,11 +42,11 @@ class QueryOptions:
 
     def __post_init__(self) -> None:
         check_int(self.n, "'n' of a query", 1)
-        low_enough = isinstance(self.min_prob, numbers.Real) and not isinstance(self.min_prob, bool)
-        if self.min_prob is not None and not (low_enough and 0 < self.min_prob < 1):
+        is_number = isinstance(self.min_prob, numbers.Real) and not isinstance(self.min_prob, bool)
+        if self.min_prob is not None and not (is_number and 0 < self.min_prob < 1):
             raise SettingError(f"The 'min_prob' of a query must be in (0, 1). Got {self.min_prob!r} instead.")
         if self.time_budget is not None and self.refine is False:
-            raise SettingError("A 'time_budget' bounds refining. Say refine=True too.")
+            raise SettingError("A 'time_budget' bounds refining, which is off. Give refine=True too, or leave it out.")
 
     @property
     def restricts(self) -> bool:
@@ -63,15 +61,15 @@ class QueryOptions:
 
 @dataclass(frozen=True, eq=False)
 class Query:
-    """B encoded rows as a method is asked about them.
+    """B encoded rows with a target each, and what they may change.
 
-    Arrays and a `CodeSpace` for the search; tensors and a `Space` for methods written in torch.
+    The search takes arrays and a `CodeSpace`, methods written in torch take tensors and a `Space`.
 
     Attributes:
         x: (B, *event) the factuals.
         target: (B,) class positions.
         space: What each row may change.
-        n: Answers wanted.
+        n: Number of answers for each row.
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
     """
 
@@ -82,56 +80,64 @@ class Query:
     min_prob: float | None = None
 
     def take(self, rows: Any) -> Query:
-        """Some of the rows."""
+        """The query for the rows at these positions."""
         if len(rows) == len(self.x) == 1:
             return self
         return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows))
 
+    def per_answer(self) -> tuple[Query, Positions]:
+        """The query with each row repeated for its n answers, N = B n rows, and the (N,) positions of these rows."""
+        rows = np.arange(len(self.x))
+        if self.n == 1:
+            return self, rows
+        rows = np.repeat(rows, self.n)
+        return self.take(rows), rows
+
 
 def target_positions(target: Any, current: Positions, classes: Sequence[Any]) -> tuple[Positions, bool]:
-    """(B,) the classes asked for, and whether any other than the present one will do.
+    """(B,) positions of the target classes, and whether any class other than the present one will do.
 
     Args:
-        target: A label for all rows, one per row, or None for any other than the present one.
+        target: One label for all rows, one label for each row, or None for any class other than the present one.
         current: (B,) positions of the present decisions.
-        classes: All labels.
+        classes: The labels of all classes.
 
     Raises:
-        DataError: If a label is not a class of the model, or there is not one per row.
+        DataError: If a label is not a class of the model, or there is not one for each row.
     """
     if target is None:
         return (current + 1) % len(classes), True
-    alone = isinstance(target, (str, numbers.Number, np.generic))
-    wanted = [to_python(target)] if alone else [to_python(label) for label in np.asarray(target, object).ravel()]
-    if not alone and len(wanted) != len(current):
-        raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got {len(wanted)}.")
+    one_for_all = isinstance(target, (str, numbers.Number, np.generic))
+    labels = [to_python(label) for label in ([target] if one_for_all else np.asarray(target, object).ravel())]
+    if not one_for_all and len(labels) != len(current):
+        raise DataError(f"'target' must be one label, or one per row ({len(current)}). Got {len(labels)}.")
     positions = {label: i for i, label in enumerate(classes)}
-    for label in dict.fromkeys(wanted):
+    for label in dict.fromkeys(labels):
         if not isinstance(label, (str, int, float)) or label not in positions:
-            known = enumerate_some([str(each) for each in classes], 12)
+            listed = enumerate_some([str(name) for name in classes], 12)
             hint = did_you_mean(label, classes)
-            raise DataError(f"The target {label!r} is not a class of the model, which has {known}. {hint}".strip())
-    found = np.array([positions[label] for label in wanted], np.intp)
-    return (np.repeat(found, len(current)) if alone else found), False
+            raise DataError(f"The target {label!r} is not a class of the model, which has {listed}. {hint}".strip())
+    targets = np.array([positions[label] for label in labels], np.intp)
+    return (np.repeat(targets, len(current)) if one_for_all else targets), False
 
 
 def quantise(costs: Floats, quantum: float) -> Floats:
-    """Costs rounded to a grid, so that what differs in the last digits of a float32 is a tie."""
+    """Costs rounded to multiples of a quantum, so that a difference in the last digits of a float32 is a tie."""
     return np.rint(costs / quantum) * quantum
 
 
 def choose(space: CodeSpace, candidates: Codes, costs: Floats, n: int, config: SearchConfig) -> Codes:
-    """(n, B, *event) for each row the cheapest candidates that differ, by 1 or more where that is not much dearer.
+    """(n, B, *event) the cheapest candidates of each row that differ, by 1 or more where that is not much dearer.
 
     Of candidates with the same cost the one proposed first is taken. A candidate is taken twice only where there are
     no others.
 
     Args:
-        space: For distances.
+        space: The space that measures distances.
         candidates: (K, B, *event).
         costs: (K, B).
-        n: At most K.
-        config: Prices of being alike, and how many are compared at once.
+        n: Number of candidates to choose, at most K.
+        config: Penalties for candidates that are alike, and how many are compared at once.
     """
     pick = _cheapest if n <= config.diversity_group else _in_groups
     chosen = pick(space, candidates, costs, n, config)
@@ -139,54 +145,54 @@ def choose(space: CodeSpace, candidates: Codes, costs: Floats, n: int, config: S
 
 
 def _cheapest(space: CodeSpace, candidates: Codes, costs: Floats, n: int, config: SearchConfig) -> Positions:
-    """(n, B) positions, one after the other, each making those near to it dearer."""
-    everyone, chosen = np.arange(costs.shape[1]), []
+    """(n, B) positions chosen one after the other; each choice makes the candidates near to it dearer."""
+    rows, chosen = np.arange(costs.shape[1]), []
     for _ in range(n):
         best = quantise(costs, config.cost_quantum).argmin(axis=0)
         chosen.append(best)
         if len(chosen) < n:
-            far = space.distance(candidates, candidates[best, everyone])
-            costs = costs + config.diversity_penalty * np.maximum(1.0 - far, 0.0)
-            costs = costs + np.where(far <= _SAME, config.duplicate_penalty, 0.0)
+            distance = space.distance(candidates, candidates[best, rows])
+            costs = costs + config.diversity_penalty * np.maximum(1.0 - distance, 0.0)
+            costs = costs + np.where(distance <= config.tolerance, config.duplicate_penalty, 0.0)
     return np.stack(chosen)
 
 
 def _in_groups(space: CodeSpace, candidates: Codes, costs: Floats, n: int, config: SearchConfig) -> Positions:
-    """(n, B) positions of many, without a look at every pair of them.
+    """(n, B) positions of many candidates, chosen without comparing every pair of them.
 
-    Candidates are dealt out like cards, dear and cheap alike to each group, and only those of a group are kept apart.
+    Candidates are dealt to groups in the order of their cost, and only the candidates of a group are compared.
     """
     (count, rows), size = costs.shape, config.diversity_group
     groups = -(-n // size)
-    again = repeated_answers(np.swapaxes(candidates, 0, 1).reshape(count * rows, -1), count)
-    costs = costs + config.duplicate_penalty * again.reshape(rows, count).T
+    repeated = repeated_answers(np.swapaxes(candidates, 0, 1).reshape(count * rows, -1), count)
+    costs = costs + config.duplicate_penalty * repeated.reshape(rows, count).T
     order = np.argsort(quantise(costs, config.cost_quantum), axis=0, kind="stable")
-    short = -count % groups  # the last is dealt again, at a price that nobody pays
-    order = np.concatenate([order, np.repeat(order[-1:], short, axis=0)])
+    missing = -count % groups  # the last candidate fills up the groups, at an infinite price
+    order = np.concatenate([order, np.repeat(order[-1:], missing, axis=0)])
     prices = np.take_along_axis(costs, order, axis=0)
     prices[count:] = np.inf
     dealt, priced = order.reshape(-1, groups * rows), prices.reshape(-1, groups * rows)
-    everyone = np.tile(np.arange(rows), groups)
-    picked = _cheapest(space.take(everyone), candidates[dealt, everyone], priced, min(size, len(dealt)), config)
-    places = np.take_along_axis(dealt, picked, axis=0).reshape(-1, rows)
-    final = np.argsort(np.take_along_axis(costs, places, axis=0), axis=0, kind="stable")
-    return np.take_along_axis(places, final, axis=0)[:n]
+    tiled = np.tile(np.arange(rows), groups)
+    picked = _cheapest(space.take(tiled), candidates[dealt, tiled], priced, min(size, len(dealt)), config)
+    positions = np.take_along_axis(dealt, picked, axis=0).reshape(-1, rows)
+    final = np.argsort(np.take_along_axis(costs, positions, axis=0), axis=0, kind="stable")
+    return np.take_along_axis(positions, final, axis=0)[:n]
 
 
 def repeated_answers(received: NDArray[Any], n: int) -> Flags:
-    """(N,) answers that are the same as an earlier one of their row.
+    """(N,) whether each answer is the same as an earlier one of its row.
 
     Args:
         received: (N, *event) codes, the n answers of a row one after the other.
-        n: Answers a row.
+        n: Number of answers for each row.
     """
-    again = np.zeros(len(received), bool)
+    repeated = np.zeros(len(received), bool)
     if n == 1:
-        return again
-    codes = received.reshape(len(received), -1) + np.float32(0.0)  # there is one zero
-    # Marks that only the same codes share, but for one chance in 2**64: pairs of many answers are too many to compare.
+        return repeated
+    codes = received.reshape(len(received), -1) + np.float32(0.0)  # makes -0.0 and 0.0 the same bits
+    # Many answers have too many pairs to compare; different codes share a hash with a probability of 2**-64.
     odd = np.random.default_rng(0).integers(-(2**62), 2**62, codes.shape[1]) | 1
-    marks = codes.view(np.int32).astype(np.int64) @ odd
-    order = np.lexsort((marks, np.arange(len(codes)) // n))
-    again[order[1:]] = (np.diff(marks[order]) == 0) & (np.diff(order // n) == 0)
-    return again
+    hashes = codes.view(np.int32).astype(np.int64) @ odd
+    order = np.lexsort((hashes, np.arange(len(codes)) // n))
+    repeated[order[1:]] = (np.diff(hashes[order]) == 0) & (np.diff(order // n) == 0)
+    return repeated

@@ -1,4 +1,4 @@
-"""How a generator is trained: every choice in one place, and the loop that follows them."""
+"""The recipe, which holds every choice that changes results, and the training of a generator by it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, check_int
+from avcg.errors import check_int, check_setting
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors
-from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
+from avcg.hypotheses.split import SplitConfig
+from avcg.method.config import CalibrationConfig, DiagnosticsConfig, DistillationConfig, ReferenceConfig, SearchConfig
 from avcg.method.cuda_graphs import GraphedLoss
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, Decoder, Generator
@@ -33,47 +34,59 @@ def mean_squared(x_cf: Tensor, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything about a generator and its training that is not a promise to the user.
+    """Every choice that changes results, beside what an explainer is told about models, schema and promise.
 
     Attributes:
-        decoder: As in `Generator`.
-        n_latent: Size of z; for ``"latent"`` decoders at most half the codes.
-        encoder: Hidden units of the encoder; channels for images.
-        layers: Hidden units of the decoder; channels for images.
+        decoder: What the decoder sees and makes; see `Generator`.
+        n_latent: Size of z. ``"latent"`` decoders have at most half as many as codes.
+        encoder: Hidden units of each layer of the encoder; channels for images.
+        layers: Hidden units of each layer of the decoder; channels for images.
         smooth: Whether hidden layers are normalised and smooth (SiLU) instead of ReLU.
-        weights: What each term counts; those of changes and plausibility for a table of fourteen columns, and less in
-            proportion where there are more. See `scaled_to`.
-        risk: How hypotheses are summed up; None: a hinge at a margin that the generator is told, drawn for each row
-            out of ``margins``, so that it can be chosen after training.
-        margins: Lowest and highest margin beyond the decision's line, in log-odds.
-        spread: Of the hinge: standard deviations over hypotheses to stay clear by.
-        warm_up: Share of the steps over which the weight of the hypotheses grows from a tenth to its own.
-        distance: d; None: the space's own.
-        temperature: Of straight-through answers, first and last; None: the relaxation is judged, as in the paper.
-        noise: Scale of the chance in gates and categories, first and last.
-        n_hypotheses: Drawn for each step, at most; a finite set of no more is used whole.
-        n_latents: K for each row and step.
-        min_separation: The distance from which two answers of a row count as different.
-        requests: Share of rows that ask for restrictions of their own.
-        crossed: Where there are fewer training rows than 5,000, the share that are crossed with another row: each
-            feature is taken from either.
-        n_reference: Rows of each class to stay near to.
-        targets: ``"other"``: a class that the row does not have; ``"all"``: any.
+        stay_log_odds: Log-odds by which an untrained residual decoder prefers the category that a row has.
+        margin_scale: Factor on margins before the networks read them, so that they are of the size of codes.
+        weights: Weight of each term of the objective. Those of changes and plausibility are for a table of
+            ``usual_columns`` columns, and less in proportion where there are more; see `scaled_to`.
+        risk: How log-probabilities are summarised over hypotheses; None: a hinge at a margin that the generator is
+            told, drawn for each row from ``margins``, so that it can be chosen after training.
+        margins: Lowest and highest margin beyond the decision, in log-odds.
+        spread: Standard deviations over hypotheses by which log-odds must stay clear of a margin: in the hinge, when
+            answers are refined, and when students take changes back.
+        warm_up: Share of the steps over which the weight of the hypotheses grows to its own.
+        warm_up_start: Share of its own that this weight starts from.
+        distance: d, the cost of an answer; None: the space's own.
+        expected_share: Share of the space's own distance that is taken in expectation over gates and categories, in
+            [0, 1]; the rest is taken of the sampled answer.
+        temperature: First and last temperature of straight-through answers; None: the relaxation itself is judged, as
+            in the paper.
+        noise: First and last scale of the noise in gates and categories.
+        n_hypotheses: Largest number of hypotheses drawn at each step. A finite set of no more is used whole.
+        n_latents: K, latents for each row and step.
+        min_separation: Distance from which two answers to a row count as different.
+        requests: Share of rows that come with restrictions of their own, in [0, 1].
+        crossed: Share of rows that are crossed with another row, each feature taken from either, where there are fewer
+            training rows than ``many_rows``.
+        many_rows: Number of training rows from which none are crossed.
+        targets: Classes that rows aim at: ``"other"``, one that the row does not have, or ``"all"``, any.
         single_pass: Whether an answer is what one pass gives, and n answers are n latents, as in the paper. Otherwise
-            what the teachers refuse is tried again, and the best of more candidates are handed out.
-        train_on_deployed: Whether the model in force is one of the hypotheses at every step.
-        steps: Of Adam.
-        batch_size: Rows a step.
-        learning_rate: The highest of one cycle.
+            the search tries again what the judges reject, and hands out the best of more candidates.
+        train_on_deployed: Whether the deployed model is one of the hypotheses at every step.
+        steps: Number of steps of Adam.
+        batch_size: Rows of a step.
+        learning_rate: Highest learning rate of the one cycle.
         clip: Largest norm of a gradient.
+        rows_per_epoch: Smallest number of rows of an epoch: few rows are gone through several times.
+        usual_columns: Number of columns that the weights are for.
+        refresh_share: Share of the training rows, those with the largest amortization gap, on which
+            ``AVCG.refit(only_encoder=True)`` trains.
+        refresh_steps: Gradient steps on each row's posterior by which that gap is measured.
+        bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for images. Answers are
+            computed in float32 all the same.
+        split: How many hypotheses train, calibrate and test.
+        reference: Which training rows answers stay near to and fall back on.
         search: What is tried beyond one pass, and how candidates are compared.
         calibration: How the margin behind a promise is chosen.
+        diagnostics: What is measured after each epoch.
         distillation: How students learn from models that can only be asked.
-        rows_per_epoch: Rows of an epoch, at least: few rows are gone through several times.
-        usual_columns: The number of columns that the weights are for.
-        many_rows: From so many training rows on, none are crossed.
-        bfloat16: Whether networks on a GPU are trained in bfloat16, which is a little quicker for images; answers
-            are computed in float32 all the same.
     """
 
     decoder: Decoder = "residual"
@@ -81,12 +94,16 @@ class Recipe:
     encoder: tuple[int, ...] = (128,)
     layers: tuple[int, ...] = (256, 256, 256)
     smooth: bool = True
+    stay_log_odds: float = 2.0
+    margin_scale: float = 0.3
     weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=3.2))
     risk: Risk | None = None
     margins: tuple[float, float] = (-1.5, 6.0)
     spread: float = 2.0
     warm_up: float = 0.2
+    warm_up_start: float = 0.1
     distance: Distance | None = None
+    expected_share: float = 0.5
     temperature: tuple[float, float] | None = (1.0, 0.3)
     noise: tuple[float, float] = (1.0, 0.3)
     n_hypotheses: int = 20
@@ -94,7 +111,7 @@ class Recipe:
     min_separation: float = 1.0
     requests: float = 0.4
     crossed: float = 0.5
-    n_reference: int = 1500
+    many_rows: int = 5000
     targets: Literal["other", "all"] = "other"
     single_pass: bool = False
     train_on_deployed: bool = True
@@ -102,29 +119,36 @@ class Recipe:
     batch_size: int = 256
     learning_rate: float = 2e-3
     clip: float = 5.0
-    bfloat16: bool = False
-    search: SearchConfig = field(default_factory=SearchConfig)
-    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
-    distillation: DistillationConfig = field(default_factory=DistillationConfig)
     rows_per_epoch: int = 4096
     usual_columns: int = 14
-    many_rows: int = 5000
+    refresh_share: float = 0.5
+    refresh_steps: int = 20
+    bfloat16: bool = False
+    split: SplitConfig = field(default_factory=SplitConfig)
+    reference: ReferenceConfig = field(default_factory=ReferenceConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
+    diagnostics: DiagnosticsConfig = field(default_factory=DiagnosticsConfig)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
 
     def __post_init__(self) -> None:
-        counts = "n_latent n_hypotheses n_latents n_reference steps batch_size rows_per_epoch usual_columns many_rows"
+        counts = "n_latent n_hypotheses n_latents steps batch_size rows_per_epoch usual_columns many_rows"
         for name in counts.split():
             check_int(getattr(self, name), f"'{name}' of Recipe", 1)
-        if not 0 <= self.requests <= 1:
-            raise SettingError(f"The 'requests' of Recipe must be a share in [0, 1]. Got {self.requests!r} instead.")
-        if self.temperature is not None and not min(self.temperature) > 0:
-            raise SettingError(f"The 'temperature' of Recipe must be > 0. Got {self.temperature!r} instead.")
-        if not self.margins[0] <= self.margins[1]:
-            raise SettingError(f"The 'margins' of Recipe must be (low, high). Got {self.margins!r} instead.")
-        if self.targets not in ("other", "all"):
-            raise SettingError(f"The 'targets' of Recipe must be 'other' or 'all'. Got {self.targets!r} instead.")
+        check_int(self.refresh_steps, "'refresh_steps' of Recipe", 0)
+        for name in ("warm_up", "warm_up_start", "expected_share", "requests", "crossed"):
+            check_setting(self, name, 0 <= getattr(self, name) <= 1, "a share in [0, 1]")
+        for name in ("spread", "stay_log_odds"):
+            check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
+        for name in ("margin_scale", "min_separation", "learning_rate", "clip"):
+            check_setting(self, name, getattr(self, name) > 0, "a number > 0")
+        check_setting(self, "refresh_share", 0 < self.refresh_share <= 1, "a share in (0, 1]")
+        check_setting(self, "temperature", self.temperature is None or min(self.temperature) > 0, "> 0")
+        check_setting(self, "margins", self.margins[0] <= self.margins[1], "(low, high)")
+        check_setting(self, "targets", self.targets in ("other", "all"), "'other' or 'all'")
 
     def scaled_to(self, space: Space) -> Self:
-        """The same with its weights for a space: of many columns, or pixels, each single one says less."""
+        """This recipe with its weights scaled to a space: each of many columns, or pixels, says less."""
         scale = self.usual_columns / space.n_features
         weights = self.weights
         scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
@@ -132,10 +156,39 @@ class Recipe:
             scaled = replace(scaled, proximity=self.usual_columns * weights.proximity)
         return replace(self, weights=scaled)
 
-    def parted(self, rounds: int) -> list[Self]:
-        """The same in several rounds, half of the steps in the first; only the first warms up."""
-        later = replace(self, steps=max(1, self.steps // (2 * (rounds - 1))), warm_up=0.0)
-        return [replace(self, steps=max(1, self.steps // 2)), *[later] * (rounds - 1)]
+    def build_generator(
+        self, space: Space, n_classes: int, *, n_latent: int | None = None, rng: torch.Generator | None = None
+    ) -> Generator:
+        """An untrained generator of this recipe.
+
+        Args:
+            space: The space of its rows.
+            n_classes: C.
+            n_latent: Size of z; None: the recipe's, for ``"latent"`` decoders at most half the number of codes.
+            rng: Random numbers for the first weights; None: seed 0.
+        """
+        if n_latent is None:
+            largest = max(1, math.prod(space.event_shape) // 2) if self.decoder == "latent" else self.n_latent
+            n_latent = min(self.n_latent, largest)
+        return Generator(
+            space,
+            n_classes,
+            decoder=self.decoder,
+            n_latent=n_latent,
+            encoder=self.encoder,
+            layers=self.layers,
+            smooth=self.smooth,
+            stay_log_odds=self.stay_log_odds,
+            margin_scale=self.margin_scale,
+            rng=rng,
+        )
+
+    def in_rounds(self) -> list[Self]:
+        """This recipe as one for each round of distillation, the steps shared out; only the first round warms up."""
+        config = self.distillation
+        later = int(self.steps * (1.0 - config.first_share) / (config.rounds - 1))
+        first = replace(self, steps=max(1, int(self.steps * config.first_share)))
+        return [first, *[replace(self, steps=max(1, later), warm_up=0.0)] * (config.rounds - 1)]
 
     @classmethod
     def paper(cls, proximity: float = 3.0) -> Self:
@@ -277,10 +330,11 @@ class GeneratorLoss:
             recipe.risk or Hinge(request.margin, recipe.spread),
             temperature=None if recipe.temperature is None else _between(recipe.temperature, progress),
             distance=recipe.distance,
+            expected_share=recipe.expected_share,
             plausibility=self.plausibility,
             min_separation=recipe.min_separation,
         )
-        warmth = min(1.0, 0.1 + progress / recipe.warm_up) if recipe.warm_up else 1.0
+        warmth = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
         return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""How usual an answer is for its target: its distance from rows that all hypotheses give that target."""
+"""Reference rows: training rows that all hypotheses give their class, which answers stay near to and fall back on."""
 
 from __future__ import annotations
 
@@ -8,90 +8,87 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, check_int
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.config import ReferenceConfig
 from avcg.space.base import Space
 
-# Distances of so many pairs at a time are held at once.
-_PAIRS = 2**24
+_PAIRS = 2**24  # distances held at once: bounds memory, and changes no result
 
 
 @dataclass(frozen=True, eq=False)
 class ReferenceSet:
-    """Rows of each class to stay near to.
+    """Reference rows of each class; calling it measures how far answers lie from them.
 
     Attributes:
         rows: For each class, (m, *event).
-        k: How many neighbours count.
+        k: Number of nearest rows that the distance is averaged over.
     """
 
     rows: Sequence[Tensor]
     k: int = 5
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise SettingError(f"The 'k' of Bank must be >= 1. Got {self.k!r} instead.")
+        check_int(self.k, "'k' of ReferenceSet", 1)
 
     @classmethod
     def robust(
-        cls, predictors: Predictors, x: Tensor, y: Tensor | None, size: int, rng: torch.Generator, *, least: float = 0.6
+        cls, predictors: Predictors, x: Tensor, y: Tensor | None, config: ReferenceConfig, rng: torch.Generator
     ) -> ReferenceSet:
-        """Rows on which the hypotheses agree, as many as ``size`` for each class.
-
-        Where fewer than five rows of a class reach ``least`` under every hypothesis, those that come closest are taken.
+        """Training rows that every hypothesis gives their class.
 
         Args:
             predictors: θ_1..θ_S.
             x: (N, *event) training rows.
-            y: (N,) their class positions; None: as the hypotheses see them.
-            size: Rows a class, at most.
-            rng: Which, where there are more.
-            least: Probability that every hypothesis must give the row's class.
+            y: (N,) their class positions; None: any class that the hypotheses agree on.
+            config: How many rows, and how sure the hypotheses must be.
+            rng: Random numbers that choose among more rows than are needed.
         """
         with torch.no_grad():
-            probabilities = predictors.log_probs(x).amin(dim=0).exp()
-        banks = []
-        for label in range(probabilities.shape[1]):
-            sure = probabilities[:, label].clone()
+            lowest = predictors.log_probs(x).amin(dim=0).exp()
+        classes = []
+        for label in range(lowest.shape[1]):
+            agreed = lowest[:, label].clone()
             if y is not None:
-                sure[y != label] = -1.0
-            chosen = torch.nonzero(sure >= least).flatten()
-            if len(chosen) < 5:
-                chosen = sure.topk(min(5, max(1, int((sure >= 0).sum())))).indices
-            order = torch.randperm(len(chosen), generator=rng)[:size]
-            banks.append(x[chosen[order.to(chosen.device)]])
-        return cls(tuple(banks))
+                agreed[y != label] = -1.0
+            chosen = torch.nonzero(agreed >= config.min_prob).flatten()
+            if len(chosen) < config.min_rows:
+                available = max(1, int((agreed >= 0).sum()))
+                chosen = agreed.topk(min(config.min_rows, available)).indices
+            order = torch.randperm(len(chosen), generator=rng)[: config.max_rows]
+            classes.append(x[chosen[order.to(chosen.device)]])
+        return cls(tuple(classes), config.n_neighbours)
 
     def to(self, device: torch.device | str) -> ReferenceSet:
-        """The same on another device."""
+        """This set on another device."""
         return ReferenceSet(tuple(rows.to(device) for rows in self.rows), self.k)
 
     def neighbours(self, space: Space, x: Tensor, target: Tensor, count: int) -> Tensor:
-        """The rows of the target that cost least to become, with what may not change put back.
+        """The reference rows of the target that cost least to become, made feasible.
 
         Args:
             space: What each row may change.
             x: (B, *event) the factuals.
             target: (B,) class positions.
-            count: How many.
+            count: Number of rows for each factual.
 
         Returns:
-            (count, B, *event) the cheapest first; the factual itself where there are not so many.
+            (count, B, *event), the cheapest first; the factual itself where there are fewer rows.
         """
         result = x.expand(count, *x.shape).clone()
         for label, rows in enumerate(self.rows):
-            mine = torch.nonzero(target == label).flatten()
-            if len(mine) and len(rows):
-                near = nearest(x[mine], rows, count, space.pairwise_distance)
-                found = space.take(mine).project(rows[near.T], x[mine])
-                result[: len(found), mine] = found
+            members = torch.nonzero(target == label).flatten()
+            if len(members) and len(rows):
+                near = nearest(x[members], rows, count, space.pairwise_distance)
+                feasible = space.take(members).project(rows[near.T], x[members])
+                result[: len(feasible), members] = feasible
         return result
 
     def __call__(self, x_cf: Tensor, target: Tensor) -> Tensor:
-        """The mean Euclidean distance, in codes, to the nearest rows of the target.
+        """The mean Euclidean distance, in codes, to the k nearest rows of the target.
 
         Args:
-            x_cf: (N, *event).
+            x_cf: (N, *event) answers.
             target: (N,) class positions.
 
         Returns:
@@ -100,33 +97,37 @@ class ReferenceSet:
         flat = x_cf.flatten(1)
         result = flat.new_zeros(len(flat))
         for label, rows in enumerate(self.rows):
-            mine = torch.nonzero(target == label).flatten()
-            if not len(mine):
+            members = torch.nonzero(target == label).flatten()
+            if not len(members):
                 continue
             if not len(rows):
-                raise DataError(f"There is no row of class {label} to stay near to.")
+                raise DataError(
+                    f"No training row of class {label} can serve as a reference. Give training rows of every class"
+                    " that is aimed at, or set the weight of plausibility to 0."
+                )
             reference = rows.flatten(1)
-            near = nearest(flat[mine].detach(), reference, self.k, _in_order)
-            apart = flat[mine][:, None] - reference[near]
-            result = result.index_copy(0, mine, (apart.square().sum(dim=-1) + 1e-12).sqrt().mean(dim=1))
+            near = nearest(flat[members].detach(), reference, self.k, _same_order)
+            difference = flat[members][:, None] - reference[near]
+            distances = (difference.square().sum(dim=-1) + 1e-12).sqrt()
+            result = result.index_copy(0, members, distances.mean(dim=1))
         return result
 
 
-def _in_order(x: Tensor, rows: Tensor) -> Tensor:
-    """(N, m) for each x what orders rows as their distance from it does, and takes less to compute."""
+def _same_order(x: Tensor, rows: Tensor) -> Tensor:
+    """(N, m) numbers that order the rows as their distance from each x does, and take less to compute."""
     return torch.addmm(rows.square().sum(dim=1), x, rows.T, alpha=-2.0)
 
 
 @torch.no_grad()
-def nearest(x: Tensor, rows: Tensor, k: int, apart: Callable[[Tensor, Tensor], Tensor] = torch.cdist) -> Tensor:
+def nearest(x: Tensor, rows: Tensor, k: int, distance: Callable[[Tensor, Tensor], Tensor] = torch.cdist) -> Tensor:
     """(N, min(k, m)) positions of the rows nearest to each x, nearest first, in bounded memory.
 
     Args:
         x: (N, ...).
         rows: (m, ...).
-        k: How many.
-        apart: From some of x and all rows to all distances between them; Euclid's.
+        k: Number of rows for each x.
+        distance: Function from (n, ...) and (m, ...) to (n, m) distances; Euclidean by default.
     """
     at_once = max(1, _PAIRS // len(rows))
-    parts = [apart(part, rows).topk(min(k, len(rows)), largest=False).indices for part in x.split(at_once)]
+    parts = [distance(part, rows).topk(min(k, len(rows)), largest=False).indices for part in x.split(at_once)]
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""Making an answer better than one pass can: take back what is not needed, and move the latent posterior itself."""
+"""Refining an answer after the first pass: taking changes back, and gradient steps on the latent posterior."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avcg.errors import SettingError, check_int
+from avcg.errors import SettingError, check_int, check_setting
+from avcg.method.config import SearchConfig
 from avcg.method.generator import DiagonalNormal
 from avcg.space.base import Space
 
-# From (M, *event) candidates and (M,) which row each is for, to (M,) whether it will do.
+# From (M, *event) candidates and (M,) positions of their rows to (M,) whether each candidate is accepted.
 Accept = Callable[[Tensor, Tensor], Tensor]
-# From a posterior to (B,) what is to be minimised.
+# From a posterior over B rows to the (B,) values to be minimised.
 Score = Callable[[DiagonalNormal], Tensor]
 
 
 @dataclass(frozen=True)
 class Refinement:
-    """What to spend on an answer after the first pass.
+    """How an answer is refined after the first pass.
 
     Attributes:
         prune: Whether to take back changes while the answer stays valid and robust.
-        steps: Of gradient descent on each row's latent posterior, before that.
-        learning_rate: Of these steps.
+        steps: Number of gradient steps on each row's latent posterior, before changes are taken back.
+        learning_rate: Learning rate of these steps.
     """
 
     prune: bool = True
@@ -35,26 +36,28 @@ class Refinement:
 
     def __post_init__(self) -> None:
         check_int(self.steps, "'steps' of Refinement", 0)
-        if not self.learning_rate > 0:
-            raise SettingError(f"The 'learning_rate' of Refinement must be > 0. Got {self.learning_rate!r} instead.")
+        check_setting(self, "learning_rate", self.learning_rate > 0, "> 0")
 
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment after which nothing new is begun.
+    """A moment after which no further step is begun.
 
     Attributes:
-        at: By `time.monotonic`; infinity: never.
+        at: Seconds on the clock of `time.monotonic`; infinity: there is no deadline.
     """
 
     at: float = float("inf")
 
     @classmethod
     def after(cls, seconds: float | None) -> Deadline:
-        """So many seconds from now; None: never.
+        """A deadline so many seconds from now.
+
+        Args:
+            seconds: A number > 0; None: there is no deadline.
 
         Raises:
-            SettingError: If it is no time.
+            SettingError: If the number is not positive.
         """
         if seconds is None:
             return cls()
@@ -64,76 +67,75 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether it is over."""
+        """Whether the moment has come."""
         return time.monotonic() >= self.at
 
 
 @torch.no_grad()
-def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadline, rounds: int) -> Tensor:
-    """Take back changes, greatest saving first, while the answers are accepted: all rows at once, round by round.
+def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadline, config: SearchConfig) -> Tensor:
+    """Take changes back, the greatest saving first, while answers stay accepted; all rows at once, in rounds.
 
     Args:
-        space: Of the B rows.
+        space: What each of the B rows may change.
         x: (B, *event) the factuals.
-        x_cf: (B, *event) feasible answers that are accepted.
-        accept: Which candidates will do.
-        deadline: The best so far is returned when it has passed.
-        rounds: Rounds of taking changes back, at most.
+        x_cf: (B, *event) feasible, accepted answers.
+        accept: Which candidates are accepted.
+        deadline: When it has passed, the best answers so far are returned.
+        config: Largest number of rounds, and the smallest saving that counts.
 
     Returns:
         (B, *event) feasible answers, none dearer than before.
     """
     best, cost = x_cf.clone(), space.distance(x_cf, x)
-    alive = torch.arange(len(x), device=x.device)
-    for _ in range(rounds):
-        if not len(alive) or deadline.passed:
+    active = torch.arange(len(x), device=x.device)
+    for _ in range(config.refine_rounds):
+        if not len(active) or deadline.passed:
             break
-        mine = space.take(alive)
-        which, candidates = mine.smaller(best[alive], x[alive])
-        rows = alive[which]
+        of_active, candidates = space.take(active).smaller(best[active], x[active])
+        rows = active[of_active]
         price = space.distance(candidates, x[rows])
-        cheaper = price < cost[rows] - 1e-6
+        cheaper = price < cost[rows] - config.tolerance
         rows, candidates, price = rows[cheaper], candidates[cheaper], price[cheaper]
-        will_do = accept(candidates, rows)
-        rows, candidates, price = rows[will_do], candidates[will_do], price[will_do]
-        # The cheapest of each row: dearest first, so that the cheapest is written last.
+        accepted = accept(candidates, rows)
+        rows, candidates, price = rows[accepted], candidates[accepted], price[accepted]
+        # The dearest first, so that the cheapest candidate of each row is written last and stays.
         order = price.argsort(descending=True, stable=True)
         winner = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
         winner[rows[order]] = order
-        alive = torch.nonzero(winner >= 0).flatten()
-        best[alive], cost[alive] = candidates[winner[alive]], price[winner[alive]]
+        active = torch.nonzero(winner >= 0).flatten()
+        best[active], cost[active] = candidates[winner[active]], price[winner[active]]
     return best
 
 
 def descend(
     posterior: DiagonalNormal, score: Score, steps: int, learning_rate: float, deadline: Deadline
 ) -> DiagonalNormal:
-    """Semi-amortised inference: gradient steps on (mean, log variance) of each row, from the encoder's own.
+    """Semi-amortised inference: gradient steps on (mean, log variance) of each row, from the encoder's posterior on.
 
     Args:
-        posterior: Where to start.
-        score: What is to be minimised, with its noise held fixed.
-        steps: Of Adam.
-        learning_rate: Of Adam.
-        deadline: The best so far is returned when it has passed.
+        posterior: The posterior to start from.
+        score: The values to be minimised, with the noise held fixed.
+        steps: Number of steps of Adam.
+        learning_rate: Learning rate of Adam.
+        deadline: When it has passed, the best posterior so far is returned.
 
     Returns:
-        For each row the best seen, the start included.
+        The best posterior of each row, the start included.
     """
-    mean, spread = (value.detach().clone().requires_grad_() for value in (posterior.mean, posterior.log_variance))
-    optimizer = torch.optim.Adam([mean, spread], lr=learning_rate)
-    best = [value.detach().clone() for value in (mean, spread)]
+    mean, log_variance = (value.detach().clone().requires_grad_() for value in (posterior.mean, posterior.log_variance))
+    optimizer = torch.optim.Adam([mean, log_variance], lr=learning_rate)
+    best = DiagonalNormal(mean.detach().clone(), log_variance.detach().clone())
     lowest = torch.full((len(mean),), torch.inf, device=mean.device)
     for step in range(steps + 1):
-        values = score(DiagonalNormal(mean, spread))
+        values = score(DiagonalNormal(mean, log_variance))
         better = values.detach() < lowest
         lowest = torch.where(better, values.detach(), lowest)
-        best = [
-            torch.where(better[:, None], now.detach(), kept) for now, kept in zip((mean, spread), best, strict=True)
-        ]
+        best = DiagonalNormal(
+            torch.where(better[:, None], mean.detach(), best.mean),
+            torch.where(better[:, None], log_variance.detach(), best.log_variance),
+        )
         if step == steps or deadline.passed:
             break
-        gradients = torch.autograd.grad(values.sum(), (mean, spread))
-        mean.grad, spread.grad = gradients
+        mean.grad, log_variance.grad = torch.autograd.grad(values.sum(), (mean, log_variance))
         optimizer.step()
-    return DiagonalNormal(*best)
+    return best

@@ -9,7 +9,7 @@ import pandas as pd
 
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
-from avcg.method.diagnostics import COLLAPSED, collapse
+from avcg.method.diagnostics import collapse
 from avcg.report.page import figure, percent, precise, signed
 from avcg.report.svg import Point, Words, curve, frontier, share_bar
 
@@ -69,7 +69,8 @@ def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
     seen = explainer.diagnostics_
     if not len(seen):
         return "Nothing was looked at while the generator was trained."
-    fallen, units = collapse(seen), int(seen["active_units"].iloc[-1])
+    config = explainer.recipe_.diagnostics
+    fallen, units = collapse(seen, config), int(seen["active_units"].iloc[-1])
     differ = f"answers differ {percent(seen['personalisation'].iloc[-1])} as much as the rows they answer"
     if fallen is not None:
         verdict = f"The answers have collapsed: {fallen}"
@@ -81,7 +82,7 @@ def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
     else:
         verdict = f"Nothing has collapsed: {differ}, and {units} latent unit{'s are' if units > 1 else ' is'} in use."
     charts = [
-        curve(seen["personalisation"].tolist(), _words("Personalisation", seen["personalisation"]), COLLAPSED),
+        curve(seen["personalisation"].tolist(), _words("Personalisation", seen["personalisation"]), config.collapsed),
         curve(seen["kl"].tolist(), _words("KL divergence", seen["kl"])),
         curve(seen["active_units"].tolist(), _words("Latent units in use", seen["active_units"])),
     ]
@@ -89,7 +90,7 @@ def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
         "verdict": verdict,
         "fallen": fallen is not None or not units,
         "charts": charts,
-        "limit": percent(COLLAPSED),
+        "limit": percent(config.collapsed),
     }
 
 

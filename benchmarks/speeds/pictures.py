@@ -109,10 +109,7 @@ def _bare_rate(device: str, repeats: int) -> float:
 
 
 def _generator(model: Classifier, recipe: Recipe) -> Generator:
-    return Generator(
-        model.space_, 10, decoder=recipe.decoder, n_latent=recipe.n_latent, encoder=recipe.encoder,
-        layers=recipe.layers, smooth=recipe.smooth, rng=torch.Generator().manual_seed(0),
-    )  # fmt: skip
+    return recipe.build_generator(model.space_, 10, rng=torch.Generator().manual_seed(0))
 
 
 def _training(

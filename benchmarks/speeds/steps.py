@@ -17,7 +17,6 @@ from avcg import AVCG, Classifier, Recipe, TabularSpace, datasets, retrains
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.method.deployed import DeployedModel
-from avcg.method.generator import Generator
 from avcg.method.recipe import GeneratorLoss
 from avcg.method.reference_set import ReferenceSet
 from avcg.models.adapter import class_positions
@@ -84,13 +83,11 @@ class _Step:
         self.network = mlp(self.x.shape[1], 2, (64, 64), rng=rng)
         stacked = Stacked(self.network, draw_state(self.network, N_HYPOTHESES, rng)).to(device)
         deployed = DeployedModel(Stacked(self.network, {}).to(device), None)
-        self.generator = Generator(
-            space, 2, decoder=recipe.decoder, n_latent=recipe.n_latent, encoder=recipe.encoder, layers=recipe.layers,
-            smooth=recipe.smooth, rng=rng,
-        ).to(device)  # fmt: skip
-        bank = ReferenceSet.robust(stacked, self.x, None, recipe.bank, rng) if recipe.weights.plausibility else None
+        self.generator = recipe.build_generator(space, 2, rng=rng).to(device)
+        needed = recipe.weights.plausibility
+        references = ReferenceSet.robust(stacked, self.x, None, recipe.reference, rng) if needed else None
         teachers = FiniteSet(Looped(stacked) if loop else stacked)
-        self.lesson = GeneratorLoss(self.generator, space, self.x, teachers, deployed, recipe, bank, rng)
+        self.lesson = GeneratorLoss(self.generator, space, self.x, teachers, deployed, recipe, references, rng)
         if loop:  # as most code does, each operation by itself
             self.lesson.steady = None
         self.optimizer = adam(list(self.generator.parameters()), recipe.learning_rate)

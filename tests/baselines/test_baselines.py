@@ -17,10 +17,22 @@ from torch import nn
 
 import avcg.baselines
 from avcg import AVCG, Classifier, Explainer, MCDropout, PointMass, Recipe, Schema, TabularSpace, retrains, toys
-from avcg.baselines.cfvae import CFVAE
-from avcg.baselines.gradient import QUCE, Batten, Descent, EntropicSearch, GradientSearch, Schut, Wachter
+from avcg.baselines.cfvae import CFVAE, AutoencoderConfig
+from avcg.baselines.gradient import (
+    QUCE,
+    Batten,
+    Descent,
+    EntropicDescent,
+    EntropicSearch,
+    GradientSearch,
+    QUCEDescent,
+    Schut,
+    SchutDescent,
+    Wachter,
+    WachterDescent,
+)
 from avcg.baselines.nearest import ClassMean, NearestUnlike
-from avcg.baselines.robust_search import RobustSearch
+from avcg.baselines.robust_search import RobustDescent, RobustSearch
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
@@ -37,6 +49,8 @@ DENIED = TOY.X[MODEL.predict(TOY.X) == 0].head(12)
 FRAME = pd.DataFrame({name: np.roll([-3.0, 3.0, *[0.0] * 16], i) for i, name in enumerate("abc")})
 SPACE = TabularSpace.fit(Schema.infer(FRAME, kinds=dict.fromkeys("abc", "continuous")), FRAME)
 
+BRIEF = AutoencoderConfig(steps=60)
+
 SEARCHES = (Wachter, Batten, QUCE, Schut, EntropicSearch)
 
 
@@ -49,8 +63,14 @@ def lines(*slopes, intercept=0.0, weights=None):
     return FiniteSet(Stacked(network, {"weight": weight, "bias": bias}, share), SPACE)
 
 
-def fitted(kind, hypotheses, X=FRAME, **settings):
-    return kind(hypotheses, n_test=0, **settings).fit(X)
+def brief_descent(kind, descent=None):
+    """The descent of a search, its autoencoder trained briefly where it has one."""
+    whole = replace(kind.usual, **vars(descent or kind.usual))
+    return replace(whole, autoencoder=BRIEF) if kind is QUCE else whole
+
+
+def fitted(kind, hypotheses, X=FRAME, *, descent=None, **settings):
+    return kind(hypotheses, n_test=0, descent=brief_descent(kind, descent), **settings).fit(X)
 
 
 def to_one(explainer, *rows):
@@ -58,13 +78,8 @@ def to_one(explainer, *rows):
     return explainer.solve(torch.tensor(rows), torch.ones(len(rows), dtype=torch.long))[0]
 
 
-@pytest.fixture(autouse=True)
-def _autoencoders_are_trained_briefly(monkeypatch):
-    monkeypatch.setattr("avcg.baselines.cfvae._STEPS", 60)
-
-
 def quick(kind, hypotheses=MASKS, **settings):
-    descent = replace(kind.usual, steps=25, step=max(0.05, kind.usual.step))
+    descent = replace(brief_descent(kind), steps=25, step=max(0.05, kind.usual.step))
     return kind(hypotheses, descent=descent, random_state=1, **settings)
 
 
@@ -81,8 +96,10 @@ def every_baseline():
 
 
 def make(kind):
-    """A baseline on hypotheses, its search cut short where it has one."""
-    return quick(kind) if hasattr(kind, "usual") else kind(RETRAINS)
+    """A baseline on hypotheses, its search or training cut short where it has one."""
+    if issubclass(kind, CFVAE):
+        return kind(RETRAINS, autoencoder=BRIEF)
+    return quick(kind) if issubclass(kind, GradientSearch) else kind(RETRAINS)
 
 
 METHODS = {kind.__name__: partial(make, kind) for kind in every_baseline()} | {
@@ -131,9 +148,29 @@ class TestContract:
         with pytest.raises(SettingError, match=f"'{next(iter(wrong))}' of Descent"):
             Descent(**wrong)
 
+    @pytest.mark.parametrize(
+        ("kind", "wrong"),
+        [
+            (WachterDescent, {"halving_steps": 0}),
+            (WachterDescent, {"betas": (0.9, 1.0)}),
+            (QUCEDescent, {"aim": 1.0}),
+            (QUCEDescent, {"autoencoder_weight": -1.0}),
+            (SchutDescent, {"moves_per_column": 0}),
+            (EntropicDescent, {"temper": 0.0}),
+            (RobustDescent, {"check_every": 0}),
+            (RobustDescent, {"start_weights": ()}),
+            (RobustDescent, {"increase": 0.9}),
+            (AutoencoderConfig, {"noise_variance": 0.0}),
+        ],
+        ids=str,
+    )
+    def test_settings_of_a_method_are_checked_by_name(self, kind, wrong):
+        with pytest.raises(SettingError, match=f"'{next(iter(wrong))}' of {kind.__name__}"):
+            kind(**wrong)
+
     def test_a_descent_of_ones_own_replaces_the_usual_one(self):
         assert Wachter(MASKS).effort == Wachter.usual
-        assert Wachter(MASKS, descent=Descent(steps=7)).effort == Descent(steps=7)
+        assert Wachter(MASKS, descent=Descent(steps=7)).effort == WachterDescent(steps=7)
 
 
 class TestRowByRow:

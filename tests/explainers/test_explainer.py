@@ -19,7 +19,7 @@ from avcg.explainers.records import MEANING
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import HypothesisSplit
-from avcg.method.config import SearchConfig
+from avcg.method.config import ReferenceConfig, SearchConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import choose, quantise, repeated_answers
 from avcg.method.refine import Deadline, prune
@@ -349,7 +349,7 @@ class TestRefining:
         space = avcg.TabularSpace.fit(avcg.Schema.infer(frame), frame)
         x = torch.zeros(3, 2)
         far = torch.tensor([[1.5, 1.5], [1.0, 0.0], [0.0, 0.7]])
-        found = prune(space, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline(), rounds=60)
+        found = prune(space, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline(), SearchConfig())
         assert torch.allclose(found[:2, 1], torch.zeros(2)), "what is not needed is undone"
         assert (found[:2, 0] >= 0.5).all()
         assert (found[:2, 0] < 0.7).all()
@@ -445,7 +445,7 @@ class TestRoles:
         assert len(roles.train.sample(20)) <= 20
 
     def test_setting_all_aside_is_refused(self):
-        with pytest.raises(SettingError, match="'n_test' 12 of 12"):
+        with pytest.raises(SettingError, match="'n_test' of 12 leaves too few of 12"):
             HypothesisSplit.of(RETRAINS, n_test=12)
 
     def test_a_single_model_has_no_certificate(self):
@@ -525,7 +525,7 @@ class TestImages:
         pixels = rng.integers(0, 60, (120, 8, 8), dtype=np.uint8)
         pixels[y == 1, 2:6, 2:6] += 150
         model = Classifier(hidden=(4,), epochs=30).fit(pixels, y)
-        recipe = Recipe(steps=150, encoder=(8,), layers=(8, 8), batch_size=64, n_reference=50)
+        recipe = Recipe(steps=150, encoder=(8,), layers=(8, 8), batch_size=64, reference=ReferenceConfig(max_rows=50))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             recourse = AVCG(MCDropout(model), recipe=recipe, survival=0.9).fit(pixels)

@@ -82,7 +82,7 @@ from avcg.io.hypotheses import Packer, Unpacker
 from avcg.io.networks import build, describe
 from avcg.io.spaces import pack_encoding, pack_limits, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
-from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
+from avcg.method.config import CalibrationConfig, DiagnosticsConfig, DistillationConfig, SearchConfig
 from avcg.models.dropout_masks import GaussianDropout, Noise
 from avcg.models.networks import cnn, mlp
 from avcg.models.piecewise_linear import PiecewiseLinearEncoding
@@ -107,8 +107,9 @@ SHORT = Recipe(
     rows_per_epoch=512,
     search=SearchConfig(retry_neighbours=4, retry_margins=(0.0, 1.5), refine_rounds=4),
     calibration=CalibrationConfig(
-        n_margins=2, min_rows=20, watched_rows=20, refine_rows=4, refine_levels=(0.0, 1.0)
+        n_margins=2, min_rows=20, refine_rows=4, refine_levels=(0.0, 1.0)
     ),
+    diagnostics=DiagnosticsConfig(rows=20),
     distillation=DistillationConfig(
         hidden=(8,), rounds=2, attempts=100, first_epochs=2, later_epochs=2, first_learning_rate=5e-3,
         later_learning_rate=5e-3, batch_size=128, crossed_rows=200,

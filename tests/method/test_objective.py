@@ -14,6 +14,7 @@ from avcg.errors import SettingError
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
+from avcg.method.config import ReferenceConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, Terms, Weights, objective, sampled_answers, target_log_probs
@@ -322,7 +323,7 @@ class TestBank:
         predictors = Stacked(mlp(3, 2, (8,)), shaken)
         x = 4 * torch.randn(500, 3, generator=rng())
         y = torch.randint(2, (500,), generator=rng())
-        bank = ReferenceSet.robust(predictors, x, y, 1000, rng())
+        bank = ReferenceSet.robust(predictors, x, y, ReferenceConfig(), rng())
         for label, rows in enumerate(bank.rows):
             assert (predictors.log_probs(rows).exp()[..., label] >= 0.6).all()
             expected = (predictors.log_probs(x).exp()[..., label] >= 0.6).all(0) & (y == label)
@@ -331,7 +332,7 @@ class TestBank:
     def test_where_none_qualify_the_surest_are_taken(self):
         network = mlp(2, 2, ())
         coin = Stacked(network, {"0.weight": torch.zeros(1, 2, 2), "0.bias": torch.zeros(1, 2)})
-        bank = ReferenceSet.robust(coin, torch.randn(9, 2, generator=rng()), None, 100, rng())
+        bank = ReferenceSet.robust(coin, torch.randn(9, 2, generator=rng()), None, ReferenceConfig(max_rows=100), rng())
         assert [len(rows) for rows in bank.rows] == [5, 5]
 
     def test_nearest_is_brute_force_in_either_norm(self):

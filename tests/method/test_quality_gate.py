@@ -20,11 +20,18 @@ import pytest
 import torch
 
 from avcg import AVCG, Classifier, Recipe, datasets, retrains
+from avcg.method.config import ReferenceConfig
 
 SEED = 0
 # One pass for each answer: retries and rows of the table to fall back on would hide a generator that does not work.
 RECIPE = Recipe(
-    layers=(64, 64), encoder=(32,), n_reference=200, steps=300, batch_size=256, learning_rate=5e-3, single_pass=True
+    layers=(64, 64),
+    encoder=(32,),
+    reference=ReferenceConfig(max_rows=200),
+    steps=300,
+    batch_size=256,
+    learning_rate=5e-3,
+    single_pass=True,
 )
 
 

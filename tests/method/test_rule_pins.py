@@ -16,6 +16,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.io.scorer import Scorer
 from avcg.method.calibration import calibrate
+from avcg.method.config import CalibrationConfig, ReferenceConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 
@@ -48,7 +49,7 @@ class TestCalibration:
         query = Query(np.full((4, 1), -1.0, np.float32), np.ones(4, np.intp), space.codes)
         deployed = DeployedModel(steps(1.0, [-20.0]))  # always content, so that only the others are in question
         return calibrate(margins, lambda margin: torch.full((4, 1), margin), query, deployed, steps(1.0, offsets),
-                         promise)  # fmt: skip
+                         promise, CalibrationConfig().standard_errors)  # fmt: skip
 
     @pytest.mark.parametrize("n_models", [5, 10])
     def test_the_next_model_agrees_as_often_as_was_promised(self, n_models):
@@ -88,7 +89,7 @@ def explainer():
     hypotheses = FiniteSet(never, space, np.array(["no", "yes"]), base=steps(1.0, [0.0]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # no promise can be kept, and training is short
-        recipe = Recipe(steps=40, layers=(16,), encoder=(8,), n_reference=50)
+        recipe = Recipe(steps=40, layers=(16,), encoder=(8,), reference=ReferenceConfig(max_rows=50))
         return AVCG(hypotheses, recipe=recipe, survival=0.75).fit(frame)
 
 

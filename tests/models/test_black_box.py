@@ -46,7 +46,7 @@ from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Opaque, Stacked
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method import distillation
-from avcg.method.config import CalibrationConfig, DistillationConfig, SearchConfig
+from avcg.method.config import CalibrationConfig, DiagnosticsConfig, DistillationConfig, SearchConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation
 from avcg.method.objective import target_log_probs
@@ -74,8 +74,9 @@ SHORT = Recipe(
     layers=(32, 32),
     search=SearchConfig(retry_neighbours=8, retry_margins=(0.0, 1.5)),
     calibration=CalibrationConfig(
-        n_margins=3, min_rows=30, watched_rows=50, refine_rows=9, refine_levels=(-1.0, 0.0, 1.0, 2.0)
+        n_margins=3, min_rows=30, refine_rows=9, refine_levels=(-1.0, 0.0, 1.0, 2.0)
     ),
+    diagnostics=DiagnosticsConfig(rows=50),
     distillation=DistillationConfig(
         rounds=2, attempts=300, first_epochs=20, later_epochs=8, first_learning_rate=5e-3, later_learning_rate=2e-3,
         batch_size=128, crossed_rows=500,
@@ -511,7 +512,7 @@ WRONG = {
     "a list of judges": (
         lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by([TREE]),
         SettingError,
-        r"must be a set of models. Got a list; make one with avcg.given\(models, X, space=",
+        r"must be a set of models. Got a list; make one with avcg.from_models\(models, X, space=",
     ),
     "judges of another space": (
         lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by(from_models([TREE], NUMBERS.head(50))),
@@ -705,7 +706,7 @@ class TestStudents:
         same = found.students.log_probs(x).argmax(-1) == models.log_probs(x).argmax(-1)
         assert (same.float().mean(dim=1) >= 0.9).all(), "each student its own model, those in force first"
         assert found.students.differentiable
-        train, deployed = found.teach()
+        train, deployed = found.stand_ins()
         assert (len(train), len(deployed)) == (2, 1)
         assert torch.equal(deployed.log_probs(x)[0], found.students.log_probs(x)[0])
         torch.testing.assert_close(train.predictors.log_probs(x), found.students.log_probs(x)[1:])
@@ -721,7 +722,7 @@ class TestStudents:
             return lower_log_odds(log_p, found.students.weights, 2.0)[0]
 
         query = Query(x.numpy(), target.numpy(), space.codes)
-        lean = found.leaner(query, answers.numpy(), margin.numpy()[None], rounds=60)
+        lean = found.shorten(query, answers.numpy(), margin.numpy()[None], 2.0, SearchConfig())
         same, lean = torch.from_numpy(lean)
         assert torch.equal(same, answers)
         assert (space.distance(lean, x) <= space.distance(answers, x) + 1e-6).all()
@@ -783,10 +784,10 @@ class TestStudents:
             AVCG(blind, recipe=Recipe(steps=5)).fit(images)
 
     def test_half_of_the_steps_come_first(self):
-        parts = Recipe(steps=600).parted(4)
+        parts = Recipe(steps=600).in_rounds()
         assert [part.steps for part in parts] == [300, 100, 100, 100]
         assert [part.warm_up for part in parts] == [Recipe().warm_up, 0, 0, 0]
-        assert [part.steps for part in Recipe(steps=1).parted(4)] == [1, 1, 1, 1]
+        assert [part.steps for part in Recipe(steps=1).in_rounds()] == [1, 1, 1, 1]
 
 
 def explained(kind):

@@ -24,6 +24,7 @@ from avcg.errors import AvcgError, DataError, SettingError
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.calibration import Calibration
+from avcg.method.config import DiagnosticsConfig
 from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.report import svg
@@ -389,7 +390,7 @@ class TestSections:
         seen = recourse.diagnostics_.assign(personalisation=share, active_units=units)
         page = Page.of(render(answers, replace_attribute(recourse, "diagnostics_", seen)))
         assert says in page.text("collapse")
-        assert (collapse(seen) is None) == (share > 0.1)
+        assert (collapse(seen, DiagnosticsConfig()) is None) == (share > 0.1)
 
     def test_a_promise_that_is_not_kept(self, answers, recourse):
         found = recourse.calibration_
@@ -397,7 +398,7 @@ class TestSections:
             [{"survival": 0.5, "error": 0.1, "validity": 1.0, "distance": 2.0, "changes": 1.0}],
             index=pd.Index([0.25], name="margin"),
         )
-        broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses)
+        broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses, found.standard_errors)
         words = Page.of(render(answers, replace_attribute(recourse, "calibration_", broken))).text("frontier")
         assert "the promise of 99.9 % could not be kept" in words
         assert "the one that comes closest" in words
