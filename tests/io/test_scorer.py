@@ -292,7 +292,10 @@ class TestFoldersOfOtherMeans:
             (without("calibration", "margin"), "it.calibration lacks 'margin'"),
             (without("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
             (without("classes", "values"), "lacks 'values'"),
-            (lambda content, *_: content["classes"].update(values=[1, 1]), "These are no labels"),
+            (
+                lambda content, *_: content["classes"].update(values=[1, 1]),
+                "The stored classes are not distinct labels",
+            ),
             (counts(n_deployed=0), "cannot be 0 deployed models"),
             (counts(n_deployed=99), "cannot be 99 deployed models"),
             (counts(n_test=-1), "-1 held out"),

@@ -54,7 +54,7 @@ from avcg.serve.app import Limits, create_app
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
 from avcg.serve.microbatch import MicroBatcher
-from avcg.serve.middleware import hurried
+from avcg.serve.middleware import with_header_timeout
 
 JSON = {"content-type": "application/json"}
 NOTED = "The next model is trained on the rows of this spring."
@@ -612,7 +612,7 @@ class TestSlowHeads:
             raise SettingError("in vain")
 
         app = create_app(Odd(engine, slow), limits=Limits(inline=0))
-        found, stop = serve(app, http=hurried(protocol, self.PATIENCE), limit_concurrency=5)
+        found, stop = serve(app, http=with_header_timeout(protocol, self.PATIENCE), limit_concurrency=5)
         yield found
         stop()
 
