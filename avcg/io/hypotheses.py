@@ -85,7 +85,8 @@ class Packer:
             return {"kind": "stacked", "network": self._network(predictors.network)}
         if isinstance(predictors, BlackBoxPredictors):
             return {"kind": "black_boxes", "members": [self._box(box) for box in predictors.members]}
-        raise SettingError(f"A {type(predictors).__name__} holds functions, which cannot be saved. Save networks.")
+        name = type(predictors).__name__
+        raise SettingError(f"Hypotheses of class {name} hold functions, which cannot be saved. Use networks or models.")
 
     def _network(self, network: nn.Module) -> int:
         layers, probabilities = describe(network), _probabilities(network, self._probe)

@@ -212,7 +212,7 @@ class TestGraph:
             eager = requests.relax(proposal.raw, x, proposal.gates > 0)[0]
         feed = {"x": x, "target": target, "margin": margin, "noise": noise}
         feed = {name: value.numpy() for name, value in feed.items()} | requests.feasible.coded(space.encoding)
-        (found,) = session.run(["answer"], {name: np.ascontiguousarray(value) for name, value in feed.items()})
+        (found,) = session.run(["candidates"], {name: np.ascontiguousarray(value) for name, value in feed.items()})
         # A gate that both runtimes see at zero to the last digit may open in the one and not in the other.
         apart = np.abs(found - eager.numpy()).max(axis=1)
         assert (apart > 1e-5).mean() <= 1e-4
@@ -292,16 +292,13 @@ class TestFoldersOfOtherMeans:
             (without("calibration", "margin"), "it.calibration lacks 'margin'"),
             (without("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
             (without("classes", "values"), "lacks 'values'"),
-            (
-                lambda content, *_: content["classes"].update(values=[1, 1]),
-                "The stored classes are not distinct labels",
-            ),
+            (lambda content, *_: content["classes"].update(values=[1, 1]), "These are no labels"),
             (counts(n_deployed=0), "cannot be 0 deployed models"),
             (counts(n_deployed=99), "cannot be 99 deployed models"),
             (counts(n_test=-1), "-1 held out"),
             (counts(n_judges=7), "'judges.weights' is missing, or of another shape"),
             (counts(n_test=1), "'lower_bounds' is missing, or of another shape"),
-            (more_models, r"where probabilities of \d+ models and 2 classes were stored"),
+            (more_models, r"should give probabilities of \d+ models and 2 classes"),
             (tables(judges_weights=lambda a: -a), "shares that add up to 1"),
             (tables(judges_weights=lambda a: a * np.nan), "shares that add up to 1"),
             (tables(deployed_weights=None), "'deployed.weights' is missing"),
@@ -310,7 +307,7 @@ class TestFoldersOfOtherMeans:
             (tables(latents=lambda a: a[:19]), "19 latents of size 8 stored, which is too little"),
             (tables(latents=lambda a: a[:, :0]), "20 latents of size 0 stored, which is too little"),
             (tables(latents=lambda a: a[:, 0]), "0 latents of size 0 stored, which is too little"),
-            (tables(latents=lambda a: a[:, 1:]), "The stored graphs do not fit the rows"),
+            (tables(latents=lambda a: a[:, 1:]), "The stored graphs do not accept the rows"),
             (tables(latents=lambda a: a.astype(int)), "'latents' is missing, or of another shape"),
             (searched(margin_steps=[]), "'margin_steps' of SearchConfig must be at least one number"),
             (searched(rejection_penalty=-1.0), "'rejection_penalty' of SearchConfig must be a number > 0"),
@@ -325,7 +322,7 @@ class TestFoldersOfOtherMeans:
             (lambda content, arrays, files: files.update({"judges.onnx": b"no graph"}), "A stored graph cannot be run"),
             (
                 lambda content, arrays, files: files.update({"judges.onnx": files["generator.onnx"]}),
-                "The stored graphs do not fit the rows",
+                "The stored graphs do not accept the rows",
             ),
         ],
     )
