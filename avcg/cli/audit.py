@@ -29,18 +29,21 @@ def audit_answers(
     model: Annotated[
         list[str],
         typer.Option(
+            metavar="MODEL",
             help="An ONNX file, or a folder that avcg fit wrote, whose model judges and whose explainer replaces lost"
-            " answers; repeatable."
+            " answers; repeatable.",
         ),
     ],
-    by: Annotated[str | None, typer.Option(help="Column of the rows to group by.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the rows to group by.")] = None,
     threshold: Annotated[
         float | None, typer.Option(help="Probability from which the models decide for the second class.")
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Labels in the order of the models' probabilities, e.g. no,yes.")
+        str | None, typer.Option(metavar="A,B,...", help="Labels in the order of the models' probabilities.")
     ] = None,
-    out: Annotated[str | None, typer.Option(help="File to write the audit to: .html, .json or .csv.")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File to write the audit to: .html, .json or .csv.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
 ) -> None:
     """Check whether answers still hold under other models."""

@@ -86,7 +86,10 @@ def demo(
         str | None, typer.Option(metavar="DIR", help="Folder to save the explainer to, for explain, report and serve.")
     ] = None,
 ) -> None:
-    """Train on the embedded breast-cancer data, and show three people what would change the decision."""
+    """Fit an explainer to embedded data, and show three answers.
+
+    The data is on breast cancer. The answers say what would have to change for a tumour to be judged benign.
+    """
     from avcg.cli.demo import demonstrate
 
     demonstrate(console(), seed, picture, steps, save)
@@ -107,7 +110,7 @@ def list_datasets(directory: Directory = None) -> None:
 
 @data_app.command("show")
 def show_dataset(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that avcg data list shows.")],
     directory: Directory = None,
     download: Annotated[bool, typer.Option(help="Download files that are missing.")] = True,
     seed: Seed = 0,

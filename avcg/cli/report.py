@@ -16,11 +16,14 @@ report_app = typer.Typer()
 def report_answers(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that AVCG.save wrote.")],
     answers: Annotated[str, typer.Argument(metavar="ANSWERS", help="A file that Counterfactuals.to_json wrote.")],
-    out: Annotated[str, typer.Option(help="File to write, .html.")] = "report.html",
-    by: Annotated[str | None, typer.Option(help="Column of the rows to group by.")] = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="File to write, .html.")] = "report.html",
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the rows to group by.")] = None,
     title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
-    """Write a page that shows who would have to change what, how sure that is, and what it costs."""
+    """Write an HTML page about answers.
+
+    It shows who would have to change what, how sure that is, and what it costs.
+    """
     target = check_output(out, (".html",))  # before anything slow
 
     from avcg.auditing.audit import read_answers

@@ -42,9 +42,14 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 8000,
     token_file: Annotated[
-        str | None, typer.Option(help="File with the token that clients must send (default: $AVCG_TOKEN, or none).")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="File with the token that clients must send (default: $AVCG_TOKEN, or none)."
+        ),
     ] = None,
-    rows: Annotated[str | None, typer.Option(help="A .csv or .parquet file of example rows for the page.")] = None,
+    rows: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A .csv or .parquet file of example rows for the page.")
+    ] = None,
     max_rows: Annotated[int, typer.Option(help="Largest number of rows in a request.", min=1)] = 1000,
     max_body: Annotated[int, typer.Option(help="Largest size of a request in bytes.", min=1000)] = 1_000_000,
 ) -> None:

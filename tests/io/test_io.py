@@ -589,7 +589,7 @@ class TestModelsHandedBack:
     def test_without_them_it_says_which(self, stored):
         with pytest.raises(ArtifactError, match=r"cannot be stored: 3 RandomForestClassifier. Pass them again"):
             avcg.load(stored("forests")[0])
-        with pytest.raises(ArtifactError, match=r"cannot be stored: function. Hand"):
+        with pytest.raises(ArtifactError, match=r"cannot be stored: function. Pass"):
             avcg.load(stored("a function")[0], model=[])
         with pytest.raises(ArtifactError, match=r"cannot be stored: 2 Own. Hand"):
             avcg.load(stored("somebody's own networks")[0])
