@@ -1,4 +1,4 @@
-"""``avcg audit``: ask new models about answers that people were given."""
+"""``avcg audit``: check whether delivered answers hold under new models."""
 
 from __future__ import annotations
 
@@ -29,22 +29,25 @@ def audit_answers(
     model: Annotated[
         list[str],
         typer.Option(
-            help="An ONNX file, or a folder that avcg fit wrote: then its model and rule judge, and its explainer"
-            " replaces what is lost; may be repeated."
+            metavar="MODEL",
+            help="An ONNX file, or a folder that avcg fit wrote, whose model judges and whose explainer replaces lost"
+            " answers; repeatable.",
         ),
     ],
-    by: Annotated[str | None, typer.Option(help="A column of the rows to group by.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the rows to group by.")] = None,
     threshold: Annotated[
-        float | None, typer.Option(help="Probability of the second class from which it is decided for.")
+        float | None, typer.Option(help="Probability from which the models decide for the second class.")
     ] = None,
     classes: Annotated[
-        str | None, typer.Option(help="Labels in the order of the models' probabilities, e.g. no,yes.")
+        str | None, typer.Option(metavar="A,B,...", help="Labels in the order of the models' probabilities.")
     ] = None,
-    out: Annotated[str | None, typer.Option(help="Where to write it too: .html, .json or .csv.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Records for machines.")] = False,
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File to write the audit to: .html, .json or .csv.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
 ) -> None:
-    """Say whether answers still hold under other models."""
-    target = None if out is None else check_output(out, _KINDS)  # before what is slow
+    """Check whether answers still hold under other models."""
+    target = None if out is None else check_output(out, _KINDS)  # before anything slow
 
     from avcg.auditing.audit import audit, read_answers
     from avcg.models.black_box import BlackBox
@@ -54,7 +57,7 @@ def audit_answers(
     models: dict[str, Any] = {path: stored.get(path, path) for path in model}
     if classes is not None:
         if len(stored) == len(models):
-            raise SettingError("--classes names the outcomes of ONNX files. A folder knows its own: leave it out.")
+            raise SettingError("--classes is for ONNX files, and every --model is a folder: leave it out.")
         labels = _labels(classes, delivered.target)
         models |= {path: BlackBox(path, delivered.answers, classes=labels) for path in model if path not in stored}
     rule = _rule(stored) if threshold is None else threshold
@@ -75,14 +78,14 @@ def audit_answers(
 
 
 def _stored(paths: list[str]) -> dict[str, AVCG]:
-    """The explainers among what was given as models."""
+    """The explainers in those paths that are folders."""
     from avcg.io.artifact import load
 
     return {path: load(path) for path in paths if Path(path).is_dir()}
 
 
 def _rule(stored: dict[str, AVCG]) -> float | None:
-    """The threshold that stored explainers decide by."""
+    """The threshold of the stored explainers; None if there are none, or they have none."""
     rules = {explainer.threshold for explainer in stored.values()}
     if len(rules) > 1:
         raise SettingError(f"The folders decide by different thresholds: {enumerate_some(rules)}. Give --threshold.")
@@ -90,7 +93,7 @@ def _rule(stored: dict[str, AVCG]) -> float | None:
 
 
 def _labels(classes: str, target: Any) -> list[Any]:
-    """Labels as the answers have them: whole numbers, numbers, yes or no, or texts."""
+    """Labels of ``--classes`` in the type of the answers' targets."""
     names = [name.strip() for name in classes.split(",")]
     if target.dtype.kind == "b":
         kinds = {"true": True, "false": False, "1": True, "0": False}
@@ -113,8 +116,8 @@ def _tables(found: Audit, by: str | None) -> list[Table]:
     shown = []
     if found.answers.changed is not None:
         shown = [
-            _table("By what was to change", found.by_change()),
-            _table("By how many columns were to change", found.by_count()),
+            _table("By column to change", found.by_change()),
+            _table("By number of columns to change", found.by_count()),
         ]
     return shown if by is None else [*shown, _table(f"By {by}", found.by(by))]
 

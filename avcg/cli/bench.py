@@ -1,4 +1,4 @@
-"""``avcg bench``: run a protocol, and look at what came of it."""
+"""``avcg bench``: run benchmark protocols, and show their results."""
 
 from __future__ import annotations
 
@@ -15,29 +15,41 @@ from avcg.errors import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-bench_app = typer.Typer(help="Run protocols, and show their results beside the paper's.", no_args_is_help=True)
+bench_app = typer.Typer(help="Run benchmark protocols, and show their results.", no_args_is_help=True)
 
 File = Annotated[str, typer.Argument(metavar="PROTOCOL", help="A file such as benchmarks/paper.toml.")]
-Results = Annotated[str | None, typer.Option(help="Folder of the results (default: results/NAME beside the protocol).")]
+Results = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder of the results (default: results/NAME beside the protocol)."),
+]
 
 
 @bench_app.command("run")
 def run_protocol(
     protocol: File,
     results: Results = None,
-    dataset: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    seed: Annotated[list[int] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    method: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes, each with one thread.", min=1)] = 2,
+    dataset: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Run only this dataset; repeatable.")
+    ] = None,
+    seed: Annotated[list[int] | None, typer.Option(metavar="N", help="Run only this seed; repeatable.")] = None,
+    method: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Run only this method; repeatable.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes, with one thread each.", min=1)] = 2,
     backend: Annotated[
         str,
-        typer.Option(help="Who runs them: loky (this machine), ray or dask (their extras; a cluster if there is one)."),
+        typer.Option(
+            metavar="loky|ray|dask", help="Engine of the processes; ray and dask need their extras and use a cluster."
+        ),
     ] = "loky",
-    device: Annotated[str, typer.Option(help="Where networks are trained and asked, e.g. cuda.")] = "cpu",
-    retry: Annotated[bool, typer.Option("--retry", help="Run cells again that failed.")] = False,
-    renew: Annotated[bool, typer.Option("--renew", help="Run cells again that another protocol made.")] = False,
+    device: Annotated[str, typer.Option(help="Device of the networks, e.g. cuda.")] = "cpu",
+    retry: Annotated[bool, typer.Option("--retry", help="Run failed cells again.")] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="Run cells again that were made by another version of the protocol.")
+    ] = False,
 ) -> None:
-    """Run the cells that are not there yet. A run that is stopped goes on where it was."""
+    """Run the cells of a protocol that are not stored yet.
+
+    A run that was interrupted continues where it stopped.
+    """
     from avcg.bench.run import Backend, run
     from avcg.bench.store import Store
     from avcg.bench.tables import failures
@@ -58,9 +70,18 @@ def run_protocol(
 def show_table(
     protocol: File,
     results: Results = None,
-    reading: Annotated[str, typer.Option(help="'raw': as answered; 'decoded': as proper rows.")] = "raw",
-    epsilon: Annotated[float | None, typer.Option(help="Of Rashomon sets (default: each line's own).")] = None,
-    metric: Annotated[list[str] | None, typer.Option(help="Only this one; may be repeated.")] = None,
+    reading: Annotated[
+        str,
+        typer.Option(
+            metavar="raw|decoded", help="Answers to measure: as the method gave them, or decoded to valid rows."
+        ),
+    ] = "raw",
+    epsilon: Annotated[
+        float | None, typer.Option(help="Epsilon of Rashomon sets (default: that of each method).")
+    ] = None,
+    metric: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Print only this metric; repeatable.")
+    ] = None,
 ) -> None:
     """Means of all methods with both spreads: over seeds, and over instances."""
     from avcg.bench.protocol import read_protocol
@@ -77,9 +98,9 @@ def show_table(
 def show_comparison(
     protocol: File,
     results: Results = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Records for machines.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
 ) -> None:
-    """Our figures beside the published ones."""
+    """Print results beside the published ones."""
     from avcg.bench.page import published
     from avcg.bench.protocol import read_protocol
     from avcg.bench.tables import compare, print_comparison
@@ -96,9 +117,15 @@ def show_comparison(
 def plot_results(
     protocol: File,
     results: Results = None,
-    out: Annotated[str | None, typer.Option(help="Folder of the figures (default: that of the results).")] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="DIR", help="Folder of the figures (default: that of the results).")
+    ] = None,
 ) -> None:
-    """Figures: what distance buys, and where there are many epsilons, every metric over them."""
+    """Draw results as figures.
+
+    They show metrics by epsilon for a protocol with several, images for one of images, and otherwise survival against
+    distance.
+    """
     from avcg.bench.figures import plot_image_grid, plot_sweep, plot_tradeoff
     from avcg.bench.protocol import read_protocol
     from avcg.bench.store import Store
@@ -128,17 +155,17 @@ def plot_results(
 
 @bench_app.command("page")
 def write_page(
-    page: Annotated[str, typer.Argument(metavar="PAGE", help="A Markdown file with blocks to fill.")],
-    check: Annotated[bool, typer.Option("--check", help="Only say whether it is as it should be.")] = False,
+    page: Annotated[str, typer.Argument(metavar="PAGE", help="A Markdown file with generated blocks.")],
+    check: Annotated[bool, typer.Option("--check", help="Only check whether the page is up to date.")] = False,
 ) -> None:
-    """Fill the tables of a page from stored results."""
+    """Write the tables of a Markdown page from stored results."""
     from avcg.bench.page import filled
 
     path = Path(page)
     before = path.read_text()
     after = filled(before, path.parent)
     if check and before != after:
-        raise DataError(f"{page} is not as its results are. Run: avcg bench page {page}")
+        raise DataError(f"{page} is out of date. Run: avcg bench page {page}")
     if not check:
         path.write_text(after)
 
@@ -156,5 +183,5 @@ def _rows(protocol: str, results: str | None) -> pd.DataFrame:
 
 
 def _plain(value: Any) -> Any:
-    """NaN as null, which JSON has."""
+    """The value, or None for NaN, which JSON does not have."""
     return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""What ``avcg demo`` shows: three people's changes with their certificates, and the figures beside simpler methods."""
+"""``avcg demo``: changes for three people with their certificates, and a comparison with simpler methods."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ from avcg.space.tabular import table_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-_PEOPLE, _ASKED, _KEPT = 3, 60, 20
+_PEOPLE, _COMPARED_ROWS, _SAVED_ROWS = 3, 60, 20
 _WANTED = "benign"
 _ASSUMPTION = "The next model is trained as this one was, on a bootstrap of the rows."
 
 
 def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str | None = None) -> None:
-    """Fit a model, its retrains and a generator on embedded data, and show what comes out.
+    """Fit a model, its retrains and a generator on embedded data, and print answers and measurements.
 
     Args:
-        console: Where to print.
-        seed: Of everything.
-        picture: Where to draw; nothing is drawn without matplotlib.
-        steps: Of training the generator.
-        save: A folder to keep the explainer in, with some rows to go on with.
+        console: Console to print to.
+        seed: Seed of the split, the models and the generator.
+        picture: Path of a plot of the answers; without matplotlib there is none.
+        steps: Number of training steps of the generator.
+        save: Folder to save the explainer and some rows to; None: they are not saved.
     """
-    check_picture(picture)  # before the minute it takes, not after
+    check_picture(picture)  # before anything slow
     if save is not None:
         check_folder(save, FORMAT)
     data = datasets.load("breast_cancer")
@@ -57,13 +57,13 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str
     hypotheses = retrains(model, train.X, train.y, n=40, resampling="bootstrap", random_state=seed)
     judges = retrains(model, train.X, train.y, n=10, resampling="bootstrap", random_state=seed + 1).predictors
     started = time.perf_counter()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         recourse = AVCG(hypotheses, recipe=Recipe(steps=steps), random_state=seed).fit(train.X, train.y)
-    console.print(f"One generator trained in {time.perf_counter() - started:.0f} s. {_kept(recourse, said)}\n")
-    X = test.X.iloc[:_ASKED]
-    told_bad_news = X[model.predict(X) == "malignant"].head(_PEOPLE)
-    answers = recourse.generate(told_bad_news)
+    console.print(f"One generator trained in {time.perf_counter() - started:.0f} s. {_promise(recourse, caught)}\n")
+    X = test.X.iloc[:_COMPARED_ROWS]
+    malignant = X[model.predict(X) == "malignant"].head(_PEOPLE)
+    answers = recourse.generate(malignant)
     console.print(_people(answers))
     others = {
         "avcg": recourse,
@@ -76,26 +76,26 @@ def demonstrate(console: Console, seed: int, picture: str, steps: int, save: str
     except MissingExtraError as error:
         console.print(str(error), markup=False)
     if save is not None:
-        console.print(_keep(recourse, test.X, save), markup=False, soft_wrap=True)  # to be copied
+        console.print(_save(recourse, test.X, save), markup=False, soft_wrap=True)  # commands stay on one line
 
 
-def _keep(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
-    """Keep the explainer, with graphs where they can be made, and some rows; and say how to go on."""
+def _save(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
+    """Save the explainer, with graphs if the extra is installed, and some rows; gives commands to try next."""
     dtypes = {str(name): str(dtype) for name, dtype in rows.dtypes.items()}
     notes = {"made_by": "avcg demo", "positive": _WANTED, "dtypes": dtypes, "assumption": _ASSUMPTION}
     recourse.save(folder, graphs=missing_dependency() is None, about=notes)
-    few = Path(folder) / "rows.csv"
-    write_whole(few, rows.head(_KEPT).to_csv(index=False, lineterminator="\n"))
+    path = Path(folder) / "rows.csv"
+    write_whole(path, rows.head(_SAVED_ROWS).to_csv(index=False, lineterminator="\n"))
     answers = Path(folder) / "answers.json"
     return (
-        f"\nKept in {folder}, with {min(_KEPT, len(rows))} rows beside it. Go on with:\n"
-        f"  avcg explain {folder} {few} --out {answers}\n"
+        f"\nSaved to {folder}, with {min(_SAVED_ROWS, len(rows))} rows in {path.name}. Next:\n"
+        f"  avcg explain {folder} {path} --out {answers}\n"
         f"  avcg report {folder} {answers} --out report.html\n"
-        f"  avcg serve {folder} --rows {few}"
+        f"  avcg serve {folder} --rows {path}"
     )
 
 
-def _kept(recourse: AVCG, said: list[warnings.WarningMessage]) -> str:
+def _promise(recourse: AVCG, said: list[warnings.WarningMessage]) -> str:
     other = [str(one.message) for one in said if "could not be met" not in str(one.message)]
     promise = str(recourse.calibration_)
     return " ".join([promise[0].upper() + promise[1:], *other])

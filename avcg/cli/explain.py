@@ -28,7 +28,9 @@ Source = Annotated[
     str,
     typer.Argument(metavar="ROWS", help="A .csv or .parquet file, a folder of .parquet files, or - for CSV on stdin."),
 ]
-Target = Annotated[str | None, typer.Option(help="The outcome wanted (default: the --positive of avcg fit).")]
+Target = Annotated[
+    str | None, typer.Option(metavar="OUTCOME", help="The outcome wanted (default: the --positive of avcg fit).")
+]
 Vary = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may change; the others stay.")]
 Ranges = Annotated[
     list[str] | None,
@@ -41,9 +43,10 @@ Ranges = Annotated[
 Out = Annotated[
     str | None,
     typer.Option(
+        metavar="PATH",
         help="File to write: .csv or .parquet (any size), or .json for avcg audit and avcg report (at most 200,000"
         " rows, held in memory). For a folder of rows, a folder; files in it that are answered already are kept."
-        " A result column such as 'status' is called 'avcg_status' if the rows have a column of that name."
+        " A result column such as 'status' is called 'avcg_status' if the rows have a column of that name.",
     ),
 ]
 ChunkSize = Annotated[

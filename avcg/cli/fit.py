@@ -73,7 +73,10 @@ def fit(
     seed: Annotated[int, typer.Option(help="Seed of the split and of training.", min=0, max=2**32 - 1)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Fit an explainer to a file of rows, and measure it on rows that were held out."""
+    """Fit an explainer to a file of rows, and measure it.
+
+    It is measured on a fifth of the rows, which are held out.
+    """
     from avcg.cli.fit_run import FitConfig, fit_explainer, read_table
     from avcg.io.folder import FORMAT, check_folder
 

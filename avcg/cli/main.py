@@ -1,4 +1,4 @@
-"""The command line. Commands import what they need when they run, so that ``--help`` answers at once."""
+"""The command line. Commands import what they need when they run, so that ``--help`` is fast."""
 
 from __future__ import annotations
 
@@ -30,22 +30,23 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    pretty_exceptions_show_locals=False,  # they may be somebody's facts
+    pretty_exceptions_show_locals=False,  # local variables may hold personal data
 )
-data_app = typer.Typer(help="The datasets avcg knows.", no_args_is_help=True)
+data_app = typer.Typer(help="List and show the datasets of avcg.", no_args_is_help=True)
 for single in (fit_app, explain_app, report_app, audit_app, serve_app):
     app.add_typer(single)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 
-Directory = Annotated[str | None, typer.Option("--dir", help="Where the original files lie (default: $AVCG_DATA).")]
-
-Seed = Annotated[int, typer.Option(help="Of the split.", min=0, max=2**32 - 1)]
+Directory = Annotated[
+    str | None, typer.Option("--dir", metavar="DIR", help="Folder of the original files (default: $AVCG_DATA).")
+]
+Seed = Annotated[int, typer.Option(help="Seed of the split and of training.", min=0, max=2**32 - 1)]
 
 
 def main() -> None:
-    """Run the command line; what a user did wrong is one sentence on standard error and exit code 2."""
-    # A terminal that knows no arrows shows question marks instead of a traceback.
+    """Run the command line. A mistake of the user is one sentence on standard error, and exit code 2."""
+    # Characters that a terminal cannot show, such as arrows, become question marks instead of a traceback.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -54,7 +55,7 @@ def main() -> None:
     except AvcgError as error:
         sys.stderr.write(f"avcg: {error}\n")
         raise SystemExit(2) from None
-    except BrokenPipeError:  # who read has read enough, as head does
+    except BrokenPipeError:  # the reader, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
 
@@ -78,14 +79,17 @@ def options(
 def demo(
     seed: Seed = 0,
     picture: Annotated[
-        str, typer.Option(help="Where to draw the three answers (needs the extra 'plots').")
+        str, typer.Option(help="File to plot the three answers to (needs the extra 'plots').")
     ] = "demo.png",
-    steps: Annotated[int, typer.Option(help="Of training the generator.", min=1)] = 1200,
+    steps: Annotated[int, typer.Option(help="Training steps of the generator.", min=1)] = 1200,
     save: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Keep the explainer, to go on with: explain, report, serve.")
+        str | None, typer.Option(metavar="DIR", help="Folder to save the explainer to, for explain, report and serve.")
     ] = None,
 ) -> None:
-    """Train on the embedded breast-cancer data, and tell three people what would change the model's mind."""
+    """Fit an explainer to embedded data, and show three answers.
+
+    The data is on breast cancer. The answers say what would have to change for a tumour to be judged benign.
+    """
     from avcg.cli.demo import demonstrate
 
     demonstrate(console(), seed, picture, steps, save)
@@ -93,25 +97,25 @@ def demo(
 
 @data_app.command("list")
 def list_datasets(directory: Directory = None) -> None:
-    """Which datasets there are, and whether their files are at hand."""
+    """List the datasets, and whether their files are available."""
     from avcg.datasets import published as datasets
 
     table = _table("name", "title", "rows", "licence", "files")
     for name in datasets.names():
         facts = datasets.about(name)
-        here = "at hand" if datasets.available(name, directory) else "to download"
+        here = "available" if datasets.available(name, directory) else "to download"
         table.add_row(name, str(facts["title"]), f"{facts['rows']:,}", str(facts["licence"]), here)
     console().print(table)
 
 
 @data_app.command("show")
 def show_dataset(
-    name: str,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that avcg data list shows.")],
     directory: Directory = None,
-    download: Annotated[bool, typer.Option(help="Fetch files that are not at hand.")] = True,
+    download: Annotated[bool, typer.Option(help="Download files that are missing.")] = True,
     seed: Seed = 0,
 ) -> None:
-    """What is in a dataset: columns, constraints, classes and split."""
+    """Show the columns, constraints, classes and split of a dataset."""
     from avcg.datasets import published as datasets
 
     screen = console()

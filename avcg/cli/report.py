@@ -1,4 +1,4 @@
-"""``avcg report``: answers as one page to look at."""
+"""``avcg report``: write answers as an HTML page."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ report_app = typer.Typer()
 def report_answers(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that AVCG.save wrote.")],
     answers: Annotated[str, typer.Argument(metavar="ANSWERS", help="A file that Counterfactuals.to_json wrote.")],
-    out: Annotated[str, typer.Option(help="Where to write the page: .html.")] = "report.html",
-    by: Annotated[str | None, typer.Option(help="A column of the rows to group by.")] = None,
-    title: Annotated[str | None, typer.Option(help="Of the page.")] = None,
+    out: Annotated[str, typer.Option(metavar="FILE", help="File to write, .html.")] = "report.html",
+    by: Annotated[str | None, typer.Option(metavar="COLUMN", help="Column of the rows to group by.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
 ) -> None:
-    """Show who would have to change what, how sure that is, what it costs whom, and who has no way."""
-    target = check_output(out, (".html",))  # before what is slow
+    """Write an HTML page about answers.
+
+    It shows who would have to change what, how sure that is, and what it costs.
+    """
+    target = check_output(out, (".html",))  # before anything slow
 
     from avcg.auditing.audit import read_answers
     from avcg.io.artifact import about, load

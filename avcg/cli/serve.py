@@ -1,4 +1,4 @@
-"""``avcg serve``: answers over HTTP, and the page."""
+"""``avcg serve``: the HTTP service and its page."""
 
 from __future__ import annotations
 
@@ -28,53 +28,59 @@ if TYPE_CHECKING:
 serve_app = typer.Typer()
 
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
-_QUICK = 0.01  # seconds: an engine that takes longer for a row has no place in the event loop
-_GRACE = 5  # seconds for requests under way when the service is told to stop
-_HEAD = 10  # seconds from a connection to the end of the head of its request
-_CONNECTIONS = 256
+_MAX_INLINE_SECONDS = 0.01  # engines that take longer for a row answer in threads, not in the event loop
+_SHUTDOWN_SECONDS = 5  # for requests that are running when the service is stopped
+_HEADER_SECONDS = 10  # from a connection to the end of the headers of its request
+_MAX_CONNECTIONS = 256
 
 
 @serve_app.command("serve")
 def serve(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A folder that AVCG.save wrote.")],
     host: Annotated[
-        str, typer.Option(help="Address to listen at; only this machine unless told otherwise.")
+        str, typer.Option(help="Address to listen on; the default is reachable from this machine alone.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 8000,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0: any free port.", min=0, max=65535)] = 8000,
     token_file: Annotated[
-        str | None, typer.Option(help="A file with the token that callers must have (default: $AVCG_TOKEN, or none).")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="File with the token that clients must send (default: $AVCG_TOKEN, or none)."
+        ),
     ] = None,
-    rows: Annotated[str | None, typer.Option(help="A .csv or .parquet file with rows to choose from.")] = None,
-    max_rows: Annotated[int, typer.Option(help="Rows in one request.", min=1)] = 1000,
-    max_body: Annotated[int, typer.Option(help="Bytes of one request.", min=1000)] = 1_000_000,
+    rows: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A .csv or .parquet file of example rows for the page.")
+    ] = None,
+    max_rows: Annotated[int, typer.Option(help="Largest number of rows in a request.", min=1)] = 1000,
+    max_body: Annotated[int, typer.Option(help="Largest size of a request in bytes.", min=1000)] = 1_000_000,
 ) -> None:
-    """Answer over HTTP, and show a page where people can try."""
+    """Answer over HTTP, and show a page for people."""
     uvicorn, protocol = _uvicorn()
     token = _token(token_file)
     if token is None and not _is_loopback(host):
         sys.stderr.write(
-            f"avcg: anybody who can reach {host} can ask this service. Give it a token: --token-file FILE\n"
+            f"avcg: everybody who can reach {host} can use this service. Give it a token: --token-file FILE\n"
         )
     app = _app(directory, host, token, rows, max_rows, max_body)
     listening = _listen(host, port)
-    console().print(f"The page is at http://{_shown(host)}:{listening.getsockname()[1]}/ (Ctrl+C stops)", markup=False)
-    sys.stdout.flush()  # whoever started this through a pipe waits for it
+    address = f"http://{_host_in_url(host)}:{listening.getsockname()[1]}/"
+    console().print(f"The page is at {address} (Ctrl+C stops)", markup=False)
+    sys.stdout.flush()  # programs that start the service through a pipe wait for this line
     settings = uvicorn.Config(
         app,
         http=protocol,
-        access_log=False,  # a path or a query may hold what nobody should read
+        access_log=False,  # paths and queries may hold personal data
         log_config=None,
         log_level="warning",
         server_header=False,
-        limit_concurrency=_CONNECTIONS,
-        timeout_graceful_shutdown=_GRACE,
+        limit_concurrency=_MAX_CONNECTIONS,
+        timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
     )
-    with _stopping_quietly():
+    with _ignored_signals():
         uvicorn.Server(settings).run(sockets=[listening])
 
 
 def _uvicorn() -> tuple[Any, Any]:
-    """The server, and the protocol that it speaks."""
+    """The package uvicorn, and a protocol for it with a header timeout."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -82,9 +88,9 @@ def _uvicorn() -> tuple[Any, Any]:
         from uvicorn.protocols.http.auto import AutoHTTPProtocol
     except ImportError as error:
         raise MissingExtraError(error.name or "fastapi", "serve", "The service") from None
-    from avcg.serve.middleware import hurried
+    from avcg.serve.middleware import with_header_timeout
 
-    return uvicorn, hurried(AutoHTTPProtocol, _HEAD)
+    return uvicorn, with_header_timeout(AutoHTTPProtocol, _HEADER_SECONDS)
 
 
 def _app(directory: str, host: str, token: str | None, rows: str | None, max_rows: int, max_body: int) -> FastAPI:
@@ -95,7 +101,7 @@ def _app(directory: str, host: str, token: str | None, rows: str | None, max_row
     engine, auditor = open_engine(directory)
     examples = [] if rows is None else read_examples(rows, engine.schema)
     limits = Limits(rows=max_rows, body_bytes=max_body, total=max(max_rows, Limits.total))
-    if not _quick(engine, examples):
+    if not _is_fast(engine, examples):
         limits = replace(limits, inline=0)
     return create_app(
         engine,
@@ -103,25 +109,26 @@ def _app(directory: str, host: str, token: str | None, rows: str | None, max_row
         token=token,
         examples=examples,
         auditor=auditor,
-        hosts=(*_LOCAL, _shown(host)) if _is_loopback(host) else None,
+        hosts=(*_LOCAL, _host_in_url(host)) if _is_loopback(host) else None,
     )
 
 
-def _quick(engine: Engine, examples: list[dict[str, Any]]) -> bool:
-    """Whether a row is answered fast enough for the event loop; asking also warms the engine up."""
+def _is_fast(engine: Engine, examples: list[dict[str, Any]]) -> bool:
+    """Whether a row is answered fast enough for the event loop. This also warms the engine up."""
     from avcg.serve.describe import describe
 
-    row = examples[0] if examples else {one["name"]: one["typical"] for one in describe(engine, {}, [])["columns"]}
+    columns = describe(engine, {}, [])["columns"]
+    row = examples[0] if examples else {column["name"]: column["typical"] for column in columns}
     times = []
     for _ in range(3):
         started = time.perf_counter()
         engine.answer([row])
         times.append(time.perf_counter() - started)
-    return min(times) < _QUICK
+    return min(times) < _MAX_INLINE_SECONDS
 
 
 def _token(path: str | None) -> str | None:
-    """The secret, from a file or the environment; None where there is none."""
+    """The token from a file or else from the environment; None if there is none."""
     if path is None:
         return os.environ.get("AVCG_TOKEN", "").strip() or None
     try:
@@ -129,12 +136,12 @@ def _token(path: str | None) -> str | None:
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"The token in {path} cannot be read: {error}.") from None
     if not token:
-        raise SettingError(f"The file {path} holds no token. Write one into it, or leave --token-file out.")
+        raise SettingError(f"The file {path} is empty. Write a token into it, or leave --token-file out.")
     return token
 
 
-def _shown(host: str) -> str:
-    """As a host stands in an address."""
+def _host_in_url(host: str) -> str:
+    """A host as it is written in a URL, where IPv6 addresses have brackets."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -146,21 +153,21 @@ def _is_loopback(host: str) -> bool:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A socket that is ours, before anybody is told of it."""
+    """Open the socket before its address is printed."""
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(kind)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
-        listening.listen(_CONNECTIONS)  # who calls from now on waits, and is not turned away
+        listening.listen(_MAX_CONNECTIONS)  # connections made from now on wait for the server to start
     except OSError as error:
-        raise SettingError(f"Nothing can listen at {host}, port {port}: {error.strerror}. Try --port 0.") from None
+        raise SettingError(f"Cannot listen on {host}, port {port}: {error.strerror}. Try --port 0.") from None
     return listening
 
 
 @contextmanager
-def _stopping_quietly() -> Iterator[None]:
-    """Let signals end the service and nothing more: it passes them on once it has stopped."""
+def _ignored_signals() -> Iterator[None]:
+    """Ignore signals that uvicorn raises again after it has handled them, so that Ctrl+C ends without a traceback."""
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

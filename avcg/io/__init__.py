@@ -1,6 +1,6 @@
-"""Fitted explainers as folders that outlive a process: weights, JSON, no code.
+"""Fitted explainers stored in folders of weights and JSON, without code.
 
-``folder`` writes and reads whole folders or nothing, ``tensors`` and ``spaces`` need numpy alone, ``networks``,
-``boxes`` and ``packing`` turn hypotheses into tensors and back, ``artifact`` puts all of it together, and ``graphs``
-exports to ONNX.
+``folder`` writes and reads folders and ``tensors`` the arrays in them. ``spaces``, ``hypotheses``, ``networks`` and
+``black_boxes`` turn parts of an explainer into plain values and arrays, and back; ``artifact`` puts them together.
+``onnx`` exports graphs, and ``scorer`` answers from them without torch.
 """

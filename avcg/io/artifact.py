@@ -1,4 +1,4 @@
-"""A fitted explainer as a folder, and back: the same answers to the last bit, and never a line of code in it."""
+"""Saving a fitted explainer to a folder without code, and loading it with the same answers to the last bit."""
 
 from __future__ import annotations
 
@@ -53,10 +53,11 @@ from avcg.space.serialize import pack_rows, unpack_rows
 from avcg.space.tabular import TabularSpace
 
 _WEIGHTS = "weights.safetensors"
-# Rows by which models are recognised: of each class, and crossed from two, which lie where trees differ.
-_PROBES, _CROSSED = 16, 128
+# Rows on which a model is recognised by its probabilities: reference rows of each class, and rows crossed from two of
+# them, which fall between the splits of trees.
+_PROBES_PER_CLASS, _CROSSED_PROBES = 16, 128
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "torch")
-_LONGEST_LABEL = 4096
+_MAX_LABEL_BYTES = 4096
 _CONFIGS: dict[str, Any] = {
     "split": SplitConfig,
     "reference": ReferenceConfig,
@@ -67,11 +68,11 @@ _CONFIGS: dict[str, Any] = {
 }
 # What a recipe may name: functions of this package, and those that are made with numbers.
 _FUNCTIONS = {
-    one.__name__: one
-    for one in (risk.expected_log_likelihood, risk.log_expected_likelihood, risk.worst_case, mean_squared)
+    function.__name__: function
+    for function in (risk.expected_log_likelihood, risk.log_expected_likelihood, risk.worst_case, mean_squared)
 }
-_MADE = {one.__name__: one for one in (risk.Entropic, risk.CVaR, risk.Hinge)}
-# What a manifest looks like.
+_FUNCTION_CLASSES = {kind.__name__: kind for kind in (risk.Entropic, risk.CVaR, risk.Hinge)}
+# Patterns of the manifest, as `validate` takes them.
 _COLUMN = {"dtype": str, "categories": (list, None), "ordered": (bool, None), "values": list}
 _ROWS = {"columns": {...: _COLUMN}, "index": [_COLUMN], "index_names": list}
 _CONTENT: dict[Any, Any] = {
@@ -99,8 +100,8 @@ _CONTENT: dict[Any, Any] = {
     "about?": dict,
     ...: object,
 }  # fmt: skip
-_PICTURES = {"kind": "images", "layout": ("none", "last", "first"), "dtype": str, "size": [int, int, int]}
-_PIXELS = ("mean", "std", "low", "high", "may_change")
+_IMAGES = {"kind": "images", "layout": ("none", "last", "first"), "dtype": str, "size": [int, int, int]}
+_IMAGE_ARRAYS = ("mean", "std", "low", "high", "may_change")
 
 
 def save(
@@ -112,93 +113,97 @@ def save(
     notes = json_round_trip(about or {})
     wrong = invalid_note(notes, explainer.classes_.tolist())
     if wrong is not None:
-        raise SettingError(f"These notes cannot be kept, since commands go by them: {wrong}.")
+        raise SettingError(f"The 'about' of save has a note that commands could not use: {wrong}.")
     space, probe = explainer.space_, _probe(explainer)
     packer = Packer(probe, space.decode(probe) if isinstance(space, TabularSpace) else None)
     content, arrays = _pack_space(space)
     content |= _pack_settings(explainer)
-    roles = explainer.split_
-    teaching = roles.train.predictors if isinstance(roles.train, FiniteSet) else None
+    split = explainer.split_
+    train = split.train.predictors if isinstance(split.train, FiniteSet) else None
     parts = {
         "judges": explainer.judges_,
-        "train": None if teaching is explainer.judges_ else teaching,
-        "calibration": roles.calibration,
-        "test": roles.test,
-        "deployed": roles.deployed,
+        "train": None if train is explainer.judges_ else train,
+        "calibration": split.calibration,
+        "test": split.test,
+        "deployed": split.deployed,
         "students": None if explainer.distillation_ is None else explainer.distillation_.students,
     }
-    content["hypotheses"] = {name: None if one is None else packer.add(name, one) for name, one in parts.items()}
+    content["hypotheses"] = {name: None if part is None else packer.add(name, part) for name, part in parts.items()}
     content |= {"networks": packer.networks, "boxes": packer.boxes, "frames": packer.frames}
     arrays |= packer.arrays | {f"reference.{i}": as_array(rows) for i, rows in enumerate(explainer.reference_set_.rows)}
     arrays |= {f"generator.{name}": as_array(value) for name, value in explainer.generator_.state_dict().items()}
     files = {_WEIGHTS: write_tensors(arrays), **packer.blobs}
     if graphs:
-        content["scorer"], more = scorer_parts(explainer)
-        files |= more
+        content["scorer"], graph_files = scorer_parts(explainer)
+        files |= graph_files
     content["about"] = notes
-    write_folder(path, {"format": FORMAT, "version": VERSION, "made_with": _made_with(), **content}, files)
-    return packer.left
+    write_folder(path, {"format": FORMAT, "version": VERSION, "made_with": _versions(), **content}, files)
+    return packer.not_stored
 
 
 def about(path: str | Path) -> dict[str, Any]:
-    """What was noted in a folder when it was saved; every other file is left alone.
+    """The notes that were saved with an explainer; nothing but the manifest is read.
+
+    Args:
+        path: Folder of the explainer.
 
     Raises:
-        ArtifactError: If the folder is missing, changed or newer than this avcg, or commands cannot go by its notes.
+        ArtifactError: If the folder is missing, changed or of another format version, or a note is invalid.
     """
     return stored_notes(path, read_manifest(path, FORMAT, VERSION))
 
 
 def load(path: str | Path, *, model: Any = None, device: str = "cpu") -> AVCG:
-    """Open a folder that `AVCG.save` wrote.
+    """Load an explainer that `AVCG.save` wrote.
 
-    The explainer answers as the one that was saved, to the last bit on the same machine. Of a distribution that never
-    runs out, such as `MCDropout`, it has the draws that were in use.
+    It answers as the one that was saved, to the last bit on the same machine. A distribution with any number of draws,
+    such as `MCDropout`, is restored as the draws that were in use.
 
     Args:
-        path: The folder.
+        path: Folder of the explainer.
         model: Models that could not be stored, one or a list in any order: scikit-learn's forests, functions, networks
-            of your own making. They are recognised by what they say.
-        device: Where to answer.
+            with layers of your own. They are recognised by their probabilities. None: all models are stored.
+        device: Device to answer on, as torch names it.
 
     Raises:
-        ArtifactError: If the folder is missing, changed, newer than this avcg, or made for another model.
+        ArtifactError: If the folder is missing, changed or of another format version, or a model is missing or
+            another one.
     """
     content, files = read_folder(path, FORMAT, VERSION)
-    handed = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
+    returned = [] if model is None else list(model) if isinstance(model, (list, tuple)) else [model]
     wrong = validate(content, _CONTENT)
     if wrong is not None:
-        raise ArtifactError(f"{path} is not what save writes: {wrong}.")
+        raise ArtifactError(f"{path} was not written by AVCG.save: {wrong}.")
     try:
-        explainer = _opened(content, files, handed)
+        explainer = _restore(content, files, returned)
     except (ArtifactError, SchemaError, DataError, MissingExtraError):
         raise
-    except Exception as error:  # whoever writes a folder by other means can make anything happen
-        raise ArtifactError(f"{path} is not what save writes: {type(error).__name__}: {error}.") from error
-    return explainer if device == "cpu" else _moved(explainer, device)
+    except Exception as error:  # a folder that was written by other means can raise anything
+        raise ArtifactError(f"{path} was not written by AVCG.save: {type(error).__name__}: {error}.") from error
+    return explainer if device == "cpu" else _to_device(explainer, device)
 
 
 def _probe(explainer: AVCG) -> Tensor:
-    """(M, *event) rows by which models are recognised."""
-    near = torch.cat([rows[:_PROBES] for rows in explainer.reference_set_.rows])
+    """(M, *event) rows on which models are recognised by their probabilities."""
+    probes = torch.cat([rows[:_PROBES_PER_CLASS] for rows in explainer.reference_set_.rows])
     if not isinstance(explainer.space_, TabularSpace):
-        return near
-    everyone, rng = torch.cat(list(explainer.reference_set_.rows)), torch.Generator().manual_seed(0)
-    first, second = torch.randint(len(everyone), (2, _CROSSED), generator=rng)
-    return torch.cat([near, explainer.space_.cross(everyone[first], everyone[second], rng)])
+        return probes
+    references, rng = torch.cat(list(explainer.reference_set_.rows)), torch.Generator().manual_seed(0)
+    first, second = torch.randint(len(references), (2, _CROSSED_PROBES), generator=rng)
+    return torch.cat([probes, explainer.space_.cross(references[first], references[second], rng)])
 
 
-def _opened(content: Mapping[str, Any], files: Mapping[str, bytes], handed: Sequence[Any]) -> AVCG:
+def _restore(content: Mapping[str, Any], files: Mapping[str, bytes], returned: Sequence[Any]) -> AVCG:
     arrays = read_tensors(files[_WEIGHTS])
     space, classes = _unpack_space(content["space"], arrays), _unpack_classes(content["classes"])
-    found = Unpacker(content, arrays, files, space=space, classes=classes, handed=handed)
+    unpacker = Unpacker(content, arrays, files, space=space, classes=classes, returned=returned)
     parts: dict[str, Any] = {
-        name: None if one is None else found.get(name, one) for name, one in content["hypotheses"].items()
+        name: None if part is None else unpacker.get(name, part) for name, part in content["hypotheses"].items()
     }
     deployed, settings = parts["deployed"], content["settings"]
-    everyone = FiniteSet(parts["train"] or parts["judges"], space, classes, deployed)
+    train = FiniteSet(parts["train"] or parts["judges"], space, classes, deployed)
     explainer = AVCG(
-        everyone,
+        train,
         None if settings["schema"] is None else Schema.from_json(settings["schema"]),
         model=_as_model(deployed) if settings["model"] else None,
         threshold=settings["threshold"],
@@ -211,19 +216,19 @@ def _opened(content: Mapping[str, Any], files: Mapping[str, bytes], handed: Sequ
         raise ArtifactError(f"The 'survival' of AVCG must be in (0, 1). Got {explainer.survival!r}.")
     explainer.space_, explainer.classes_ = space, classes
     explainer.judges_ = parts["judges"]
-    explainer.split_ = HypothesisSplit(everyone, parts["calibration"], parts["test"], deployed)
+    explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], deployed)
     explainer.deployed_ = DeployedModel(deployed, explainer.threshold)
     explainer.refined_margin_ = content["refined_margin"]
-    _put_in_place(explainer, content, arrays, parts["students"])
+    _restore_trained(explainer, content, arrays, parts["students"])
     return explainer
 
 
-def _put_in_place(
+def _restore_trained(
     explainer: AVCG, content: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], students: Predictors | None
 ) -> None:
-    """All that training would have set."""
+    """Set the attributes that training sets."""
     rows = tuple(torch.from_numpy(arrays[f"reference.{i}"]) for i in range(len(explainer.classes_)))
-    if any(one.shape[1:] != explainer.space_.event_shape or not len(one) for one in rows):
+    if any(part.shape[1:] != explainer.space_.event_shape or not len(part) for part in rows):
         raise ArtifactError("The stored reference rows do not fit the space.")
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.reference_set_ = ReferenceSet(rows, explainer.recipe_.reference.n_neighbours)
@@ -231,16 +236,16 @@ def _put_in_place(
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
     if students is not None:
         if not isinstance(students, Stacked):
-            raise ArtifactError("The students of models that can only be asked must be networks of one make.")
+            raise ArtifactError("The stored students of black boxes must be networks of one architecture.")
         explainer.distillation_ = Distillation.of(
-            students, [Fidelity(**one) for one in content["fidelity"]], explainer.recipe_.distillation
+            students, [Fidelity(**entry) for entry in content["fidelity"]], explainer.recipe_.distillation
         )
     explainer.generator_ = _unpack_generator(explainer, arrays, content["n_latent"])
     explainer.is_fitted_ = True
 
 
-def _moved(explainer: AVCG, name: str) -> AVCG:
-    """The explainer, answering on another device."""
+def _to_device(explainer: AVCG, name: str) -> AVCG:
+    """Move an explainer to a device."""
     explainer.device = name
     device = explainer._torch_device()
     if device.type != "cpu":
@@ -251,7 +256,7 @@ def _moved(explainer: AVCG, name: str) -> AVCG:
 
 
 def _as_model(deployed: Predictors) -> Any:
-    """The model in force as the user gave it, where it is one."""
+    """The deployed model as the user passes it to `AVCG`, if it is a single model."""
     if isinstance(deployed, BlackBoxPredictors) and len(deployed) == 1:
         return deployed.members[0]
     return deployed.network if isinstance(deployed, Stacked) and not deployed.overrides else None
@@ -263,16 +268,19 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
     settings["schema"] = None if explainer.schema is None else explainer.schema.to_json()
     settings["recipe"] = None if explainer.recipe is None else _pack_recipe(explainer.recipe)
     calibration = explainer.calibration_
-    numbers = {one.name: getattr(calibration, one.name) for one in fields(Calibration) if one.name != "frontier"}
-    students = explainer.distillation_
+    names = [field.name for field in fields(Calibration) if field.name != "frontier"]
+    distillation = explainer.distillation_
     return {
         "settings": settings,
         "classes": _pack_classes(explainer.classes_),
         "recipe": _pack_recipe(explainer.recipe_),
         "n_latent": explainer.generator_.n_latent,
         "refined_margin": explainer.refined_margin_,
-        "calibration": {**numbers, "frontier": pack_rows(calibration.frontier)},
-        # Where training went astray, JSON has no word for how far.
+        "calibration": {
+            **{name: getattr(calibration, name) for name in names},
+            "frontier": pack_rows(calibration.frontier),
+        },
+        # Losses of a training that diverged may be infinite, which JSON cannot hold.
         "diagnostics": pack_rows(explainer.diagnostics_.replace([np.inf, -np.inf], np.nan)),
         "fidelity": [] if students is None else [asdict(one) for one in students.fidelity],
     }
@@ -280,46 +288,46 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
 
 def _pack_space(space: Space) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     if isinstance(space, TabularSpace):
-        said, arrays = pack_encoding(space.encoding, space.feasible.links)
-        return {"space": {"kind": "table", **said}}, arrays | pack_limits(space.encoding, space.feasible)
+        entry, arrays = pack_encoding(space.encoding, space.feasible.links)
+        return {"space": {"kind": "table", **entry}}, arrays | pack_limits(space.encoding, space.feasible)
     assert isinstance(space, ImageSpace)
-    said = {"kind": "images", "layout": space.layout, "dtype": str(space.dtype), "size": list(space.size)}
-    return {"space": said}, {f"space.{name}": as_array(getattr(space, name)) for name in _PIXELS}
+    entry = {"kind": "images", "layout": space.layout, "dtype": str(space.dtype), "size": list(space.size)}
+    return {"space": entry}, {f"space.{name}": as_array(getattr(space, name)) for name in _IMAGE_ARRAYS}
 
 
-def _unpack_space(said: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Space:
-    if said["kind"] == "table":
-        return TabularSpace(*unpack_encoding(said, arrays))
-    wrong = validate(said, _PICTURES, "space")
-    tensors: dict[str, Tensor] = {name: torch.from_numpy(arrays[f"space.{name}"]) for name in _PIXELS}
-    depth, height, width = size = said["size"] if wrong is None else (0, 0, 0)
+def _unpack_space(entry: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Space:
+    if entry["kind"] == "table":
+        return TabularSpace(*unpack_encoding(entry, arrays))
+    wrong = validate(entry, _IMAGES, "space")
+    tensors: dict[str, Tensor] = {name: torch.from_numpy(arrays[f"space.{name}"]) for name in _IMAGE_ARRAYS}
+    depth, height, width = size = entry["size"] if wrong is None else (0, 0, 0)
     for name, tensor in tensors.items():
-        alike = (depth,) if name in ("mean", "std") else (1, 1 if name == "may_change" else depth, height, width)
-        fits = len(tensor.shape) == len(alike) and all(a in (1, b) for a, b in zip(tensor.shape, alike, strict=True))
+        shape = (depth,) if name in ("mean", "std") else (1, 1 if name == "may_change" else depth, height, width)
+        fits = len(tensor.shape) == len(shape) and all(a in (1, b) for a, b in zip(tensor.shape, shape, strict=True))
         if not fits or (tensor.dtype == torch.bool) is not (name == "may_change"):
             wrong = f"{name} is of shape {tuple(tensor.shape)}"
-    dtype = np.dtype("uint8" if wrong else said["dtype"])
-    if wrong is not None or (dtype != np.uint8 and dtype.kind != "f") or (said["layout"] == "none" and depth != 1):
-        raise ArtifactError(f"These are no pictures: {wrong or said}.")
-    return ImageSpace(layout=said["layout"], dtype=dtype, size=tuple(size), **tensors)
+    dtype = np.dtype("uint8" if wrong else entry["dtype"])
+    if wrong is not None or (dtype != np.uint8 and dtype.kind != "f") or (entry["layout"] == "none" and depth != 1):
+        raise ArtifactError(f"The stored space is not one of images: {wrong or entry}.")
+    return ImageSpace(layout=entry["layout"], dtype=dtype, size=tuple(size), **tensors)
 
 
 def _pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
-    said = {"dtype": str(classes.dtype), "values": classes.tolist()}
+    entry = {"dtype": str(classes.dtype), "values": classes.tolist()}
     try:
-        _unpack_classes(said)
+        _unpack_classes(entry)
     except (ArtifactError, TypeError):
-        raise SettingError(f"Labels of the kind {classes.dtype} cannot be stored. Use texts or numbers.") from None
-    return said
+        raise SettingError(f"Labels of dtype {classes.dtype} cannot be stored. Use texts or numbers.") from None
+    return entry
 
 
-def _unpack_classes(said: Mapping[str, Any]) -> NDArray[Any]:
-    dtype, values = np.dtype(said["dtype"]), said["values"]
-    if dtype.kind not in "biufUO" or dtype.itemsize > _LONGEST_LABEL or len(set(values)) < max(2, len(values)):
-        raise ArtifactError(f"These are no labels: {said!r:.200}.")
+def _unpack_classes(entry: Mapping[str, Any]) -> NDArray[Any]:
+    dtype, values = np.dtype(entry["dtype"]), entry["values"]
+    if dtype.kind not in "biufUO" or dtype.itemsize > _MAX_LABEL_BYTES or len(set(values)) < max(2, len(values)):
+        raise ArtifactError(f"The stored classes are not distinct labels: {entry!r:.200}.")
     classes = np.array(values, dtype=dtype)
     if classes.tolist() != values:
-        raise ArtifactError(f"The labels {values!r:.200} are not of the kind {dtype}.")
+        raise ArtifactError(f"The stored labels {values!r:.200} are not of dtype {dtype}.")
     return classes
 
 
@@ -327,7 +335,7 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     recipe, start = explainer.recipe_, "generator."
     state = {name.removeprefix(start): torch.from_numpy(a) for name, a in arrays.items() if name.startswith(start)}
     stored = sum(value.numel() for value in state.values())
-    for widths in ((*recipe.encoder, 2 * n_latent), (n_latent, *recipe.layers)):  # before room is made for them
+    for widths in ((*recipe.encoder, 2 * n_latent), (n_latent, *recipe.layers)):  # before memory is allocated for them
         if min(widths) < 1 or max(widths) > stored or sum(a * b for a, b in pairwise(widths)) > stored:
             raise ArtifactError(f"The stored generator has fewer numbers than layers of {widths} need.")
     generator = recipe.build_generator(explainer.space_, len(explainer.classes_), n_latent=n_latent)
@@ -338,77 +346,78 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     return generator.requires_grad_(False).eval()
 
 
-def _unpack_calibration(said: Mapping[str, Any]) -> Calibration:
-    found = Calibration(**{**said, "frontier": unpack_rows(said["frontier"])})
-    str(found)  # which reads the frontier
-    return found
+def _unpack_calibration(entry: Mapping[str, Any]) -> Calibration:
+    calibration = Calibration(**{**entry, "frontier": unpack_rows(entry["frontier"])})
+    str(calibration)  # raises if the frontier lacks a column
+    return calibration
 
 
 def _pack_recipe(recipe: Recipe) -> dict[str, Any]:
-    said = {one.name: getattr(recipe, one.name) for one in fields(Recipe)}
-    said["weights"] = asdict(recipe.weights)
-    said |= {name: asdict(getattr(recipe, name)) for name in _CONFIGS}
-    said["risk"], said["distance"] = _pack_function(recipe.risk), _pack_function(recipe.distance)
-    return said
+    entry = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
+    entry["weights"] = asdict(recipe.weights)
+    entry |= {name: asdict(getattr(recipe, name)) for name in _CONFIGS}
+    entry["risk"], entry["distance"] = _pack_function(recipe.risk), _pack_function(recipe.distance)
+    return entry
 
 
 def _pack_function(function: Any) -> dict[str, Any] | None:
-    """A risk or a distance of this package by its name, and one of the user's own by what it is called."""
+    """A risk or distance of this package by name and parameters; of any other, only the name is kept."""
     if function is None:
         return None
     kind = type(function)
     name = getattr(function, "__name__", kind.__name__)
     if _FUNCTIONS.get(name) is function:
         return {"function": name}
-    if _MADE.get(kind.__name__) is kind:
-        numbers = {one.name: getattr(function, one.name) for one in fields(function)}
+    if _FUNCTION_CLASSES.get(kind.__name__) is kind:
+        numbers = {field.name: getattr(function, field.name) for field in fields(function)}
         if not any(isinstance(value, Tensor) for value in numbers.values()):
             return {"function": name, **numbers}
-    return {"forgotten": name}
+    return {"not_stored": name}
 
 
-def _unpack_recipe(said: Mapping[str, Any]) -> Recipe:
+def _unpack_recipe(entry: Mapping[str, Any]) -> Recipe:
     pattern: dict[Any, Any] = {f"{name}?": kind_of(value) for name, value in vars(Recipe()).items()}
     pattern |= {f"{name}?": dict for name in _CONFIGS} | {"margins?": [float, float], "noise?": [float, float]}
-    pattern |= {"weights?": {f"{one.name}?": float for one in fields(Weights)}, "temperature?": ([float, float], None)}
-    pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"forgotten": str}, None))
-    wrong = validate(said, pattern, "recipe")
+    weights = {f"{field.name}?": float for field in fields(Weights)}
+    pattern |= {"weights?": weights, "temperature?": ([float, float], None)}
+    pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"not_stored": str}, None))
+    wrong = validate(entry, pattern, "recipe")
     if wrong is not None:
-        raise ArtifactError(f"This is no recipe: {wrong}.")
-    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
-    values |= {"weights": Weights(**said["weights"])} if "weights" in said else {}
-    values |= {name: unpack_config(kind, said[name]) for name, kind in _CONFIGS.items() if name in said}
-    values |= {name: _unpack_function(said[name]) for name in ("risk", "distance") if name in said}
+        raise ArtifactError(f"The stored recipe is invalid: {wrong}.")
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
+    values |= {"weights": Weights(**entry["weights"])} if "weights" in entry else {}
+    values |= {name: unpack_config(kind, entry[name]) for name, kind in _CONFIGS.items() if name in entry}
+    values |= {name: _unpack_function(entry[name]) for name in ("risk", "distance") if name in entry}
     return Recipe(**values)
 
 
-def _unpack_function(said: Mapping[str, Any] | None) -> Any:
-    if said is None:
+def _unpack_function(entry: Mapping[str, Any] | None) -> Any:
+    if entry is None:
         return None
-    if "forgotten" in said:
-        return _Forgotten(said["forgotten"])
-    name, numbers = said["function"], {key: value for key, value in said.items() if key != "function"}
-    return _FUNCTIONS[name] if name in _FUNCTIONS and not numbers else _MADE[name](**numbers)
+    if "not_stored" in entry:
+        return _NotStored(entry["not_stored"])
+    name, numbers = entry["function"], {key: value for key, value in entry.items() if key != "function"}
+    return _FUNCTIONS[name] if name in _FUNCTIONS and not numbers else _FUNCTION_CLASSES[name](**numbers)
 
 
-class _Forgotten:
-    """A function of the user's own, of which a file holds no more than the name; answering does not need it."""
+class _NotStored:
+    """Stands for a risk or distance of the user's own, which cannot be stored. Answering does not call it."""
 
     def __init__(self, name: str) -> None:
         self.__name__ = name
 
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:  # noqa: ARG002  as risks and distances are called
         raise SettingError(
-            f"This explainer was trained with {self.__name__!r}, a function of your own that a file cannot hold. Set"
-            " recipe_ anew with it, e.g. dataclasses.replace(explainer.recipe_, risk=...), to refine or to refit."
+            f"This explainer was trained with {self.__name__!r}, a function of your own that cannot be stored. To"
+            " refine or refit, set it again: explainer.recipe_ = dataclasses.replace(explainer.recipe_, risk=...)."
         )
 
 
-def _made_with() -> dict[str, str]:
-    found = {"avcg": avcg.__version__, "python": platform.python_version()}
+def _versions() -> dict[str, str]:
+    versions = {"avcg": avcg.__version__, "python": platform.python_version()}
     for name in _LIBRARIES:
         try:
-            found[name] = version(name)
-        except PackageNotFoundError:  # installed by other means than a package
-            found[name] = "unknown"
-    return found
+            versions[name] = version(name)
+        except PackageNotFoundError:  # on the path without being installed as a package
+            versions[name] = "unknown"
+    return versions

@@ -1,4 +1,7 @@
-"""Black boxes in their own formats: XGBoost, LightGBM and ONNX. Others are the caller's to keep and to hand back."""
+"""Storing black boxes in the formats of their libraries: XGBoost, LightGBM and ONNX.
+
+Other models cannot be stored; the caller keeps them and passes them to `avcg.load`.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from avcg.errors import ArtifactError, MissingExtraError
 from avcg.models.black_box import BlackBox
 from avcg.space.tabular import TabularSpace
 
-# What an entry looks like.
+# Pattern of a stored black box in the manifest.
 BOX = {
-    "kind": ("given", "onnx", "xgboost", "lightgbm"),
+    "kind": ("not_stored", "onnx", "xgboost", "lightgbm"),
     "name": str,
     "classes": [(bool, float, str)],
     "arrays": bool,
@@ -28,11 +31,11 @@ BOX = {
 
 
 class LightGBM:
-    """A LightGBM model as its own text.
+    """A LightGBM model restored from its text format.
 
     Args:
-        text: What ``Booster.model_to_string`` gives.
-        classes: The labels.
+        text: The model, as ``Booster.model_to_string`` gives it.
+        classes: Labels of its classes.
     """
 
     def __init__(self, text: str, classes: NDArray[Any]) -> None:
@@ -44,17 +47,20 @@ class LightGBM:
         self._booster = Booster(model_str=text)
 
     def predict_proba(self, rows: Any) -> NDArray[np.float64]:
-        """(N, C)."""
-        found = np.asarray(self._booster.predict(rows))
-        return np.stack([1.0 - found, found], axis=1) if found.ndim == 1 else found
+        """(N, C) probabilities."""
+        probabilities = np.asarray(self._booster.predict(rows))
+        return np.stack([1.0 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
 
 
 def pack_box(box: BlackBox, probe: pd.DataFrame) -> tuple[dict[str, Any], bytes | None]:
-    """A model as plain values and the bytes of its own format; none where it has none that says the same.
+    """A model as plain values, and its bytes in the format of its library.
 
     Args:
         box: The model.
-        probe: Rows on which what is read back must say the same, to the last bit.
+        probe: Rows for which the model that is read back must give the same probabilities, to the last bit.
+
+    Returns:
+        The entry of the manifest, and the bytes; None if there is no format that preserves the model.
     """
     kind, content, settings = _own_format(box.model)
     entry = {
@@ -65,11 +71,11 @@ def pack_box(box: BlackBox, probe: pd.DataFrame) -> tuple[dict[str, Any], bytes 
         "settings": settings,
     }
     if content is not None:
-        with suppress(Exception):  # whatever its library raises: what cannot be read back, the caller keeps
-            again = open_box(entry, content, probe, box.space_, box.classes_)
-            if np.array_equal(again.predict_proba(probe), box.predict_proba(probe)):
+        with suppress(Exception):  # libraries raise errors of many kinds; the model is then left to the caller
+            restored = open_box(entry, content, probe, box.space_, box.classes_)
+            if np.array_equal(restored.predict_proba(probe), box.predict_proba(probe)):
                 return entry, content
-    return {**entry, "kind": "given"}, None
+    return {**entry, "kind": "not_stored"}, None
 
 
 def open_box(
@@ -79,17 +85,17 @@ def open_box(
     space: TabularSpace,
     classes: NDArray[Any],
 ) -> BlackBox:
-    """The model that `pack_box` packed, or one in its place.
+    """Restore a model that `pack_box` packed, or wrap one that could not be stored.
 
     Args:
-        entry: Plain values.
-        content: Bytes of its own format; for one that has none, the model itself.
-        probe: Rows with the columns and dtypes that it reads.
-        space: What codes mean.
-        classes: All labels, in the order of the probabilities.
+        entry: Entry of the manifest.
+        content: Bytes in the format of the library; for a model that has none, the model itself.
+        probe: Rows with the columns and dtypes that the model reads.
+        space: Space of the rows.
+        classes: Labels in the order of the probabilities.
 
     Raises:
-        AvcgError: If it cannot be asked about such rows.
+        AvcgError: If the model does not accept such rows.
     """
     own = np.asarray(entry["classes"], dtype=classes.dtype)
     model: Any = content
@@ -110,18 +116,18 @@ def _own_format(model: Any) -> tuple[str, bytes | None, dict[str, Any]]:
         return "onnx", path.read_bytes() if path.is_file() else None, {}
     if isinstance(model, LightGBM):
         return "lightgbm", model.text.encode(), {}
-    # By name, since who has no such model may not have the library either.
-    home, name = type(model).__module__.partition(".")[0], type(model).__name__
-    if (home, name) == ("xgboost", "XGBClassifier"):
+    # Compared by name, so that the libraries need not be installed.
+    library, name = type(model).__module__.partition(".")[0], type(model).__name__
+    if (library, name) == ("xgboost", "XGBClassifier"):
         missing = float(model.missing)
         settings = {
             "enable_categorical": bool(model.enable_categorical),
             "missing": None if math.isnan(missing) else missing,
         }
         return "xgboost", bytes(model.get_booster().save_raw("ubj")), settings
-    if (home, name) == ("lightgbm", "LGBMClassifier"):
+    if (library, name) == ("lightgbm", "LGBMClassifier"):
         return "lightgbm", model.booster_.model_to_string().encode(), {}
-    return "given", None, {}
+    return "not_stored", None, {}
 
 
 def _xgboost(content: bytes, settings: Mapping[str, Any], classes: NDArray[Any]) -> Any:

@@ -1,4 +1,4 @@
-"""Hypotheses as plain values and arrays, and back."""
+"""Hypotheses packed into plain values and arrays, and unpacked again."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ from avcg.models.adapter import model_spec
 from avcg.models.black_box import BlackBox
 from avcg.space.serialize import pack_rows, unpack_rows
 
-# What hypotheses, networks and black boxes look like.
+# Patterns of hypotheses, networks and black boxes in the manifest.
 _KINDS = (
     {"kind": "joined", "groups": [dict], "order": ([int], None)},
     {"kind": "stacked", "network": int},
-    {"kind": "asked", "members": [int]},
+    {"kind": "black_boxes", "members": [int]},
 )
 PARTS = {"networks": [{"layers": (dict, None), "name": str}], "boxes": [BOX], "frames": [dict]}
-_CLOSE = 1e-4  # by which probabilities may differ on another machine and be those of the same model
+_TOLERANCE = 1e-4  # largest difference of probabilities between two machines for the same model
 
 
 class Packer:
-    """Collects what hypotheses are made of; what two of them share is kept once.
+    """Collects the parts of hypotheses; parts that several of them share are stored once.
 
     Args:
-        probe: (M, *event) codes, to recognise models by.
+        probe: (M, *event) encoded rows on which models are recognised by their probabilities.
         rows: The same rows in user units; None for images.
 
     Attributes:
-        arrays: By name.
-        blobs: Files in other formats, by name.
-        networks: Descriptions, None for those of the user's own making.
-        boxes: Plain values of each black box.
-        frames: The rows in the columns and dtypes that black boxes read, as plain values.
-        left: Models that cannot be stored, for the caller to keep.
+        arrays: Arrays by name.
+        blobs: Models in the formats of their libraries, by file name.
+        networks: Descriptions of networks; ``layers`` is None for networks that cannot be stored.
+        boxes: Entries of black boxes.
+        frames: The rows in each set of columns and dtypes that black boxes read, as plain values.
+        not_stored: Models that cannot be stored, for the caller to keep.
     """
 
     def __init__(self, probe: Tensor, rows: pd.DataFrame | None) -> None:
@@ -56,15 +56,22 @@ class Packer:
         self.networks: list[dict[str, Any]] = []
         self.boxes: list[dict[str, Any]] = []
         self.frames: list[dict[str, Any]] = []
-        self.left: list[Any] = []
+        self.not_stored: list[Any] = []
         self._readers: list[BlackBox] = []  # one for each frame
-        self._known: dict[object, int] = {}
+        self._positions: dict[object, int] = {}  # of networks and black boxes, by content
 
     def add(self, name: str, predictors: Predictors) -> dict[str, Any]:
-        """Keep hypotheses, and say as plain values how to put them together again.
+        """Pack hypotheses.
+
+        Args:
+            name: Name under which `Unpacker.get` finds them.
+            predictors: The hypotheses.
+
+        Returns:
+            Their entry of the manifest.
 
         Raises:
-            SettingError: If they are functions of codes, which no file can hold.
+            SettingError: If they are functions of encoded rows, which cannot be stored.
         """
         if isinstance(predictors, OnDevice):
             return self.add(name, predictors.inner.to("cpu"))
@@ -77,58 +84,62 @@ class Packer:
             self.arrays |= {f"{name}.of.{key}": as_array(value) for key, value in predictors.overrides.items()}
             return {"kind": "stacked", "network": self._network(predictors.network)}
         if isinstance(predictors, BlackBoxPredictors):
-            return {"kind": "asked", "members": [self._box(box) for box in predictors.members]}
-        raise SettingError(f"Hypotheses of the kind {type(predictors).__name__} are functions, which cannot be saved.")
+            return {"kind": "black_boxes", "members": [self._box(box) for box in predictors.members]}
+        name = type(predictors).__name__
+        raise SettingError(f"Hypotheses of class {name} hold functions, which cannot be saved. Use networks or models.")
 
     def _network(self, network: nn.Module) -> int:
-        layers, said = describe(network), _said(network, self._probe)
+        layers, probabilities = describe(network), _probabilities(network, self._probe)
         state = {key: as_array(value) for key, value in network.state_dict().items()}
-        if layers is not None and not np.array_equal(_said(build(layers, _tensors(state)), self._probe), said):
-            layers = None  # there is more to it than it seems
-        # By content: every set of hypotheses has a copy of its own.
-        content = (repr(layers or network), said.tobytes(), *((key, one.tobytes()) for key, one in state.items()))
-        if content not in self._known:
-            place = self._known[content] = len(self.networks)
-            self.arrays |= {f"network.{place}.{key}": value for key, value in state.items()}
-            self.arrays[f"network.{place}:said"] = said
+        if layers is not None:
+            restored = build(layers, _tensors(state))
+            if not np.array_equal(_probabilities(restored, self._probe), probabilities):
+                layers = None  # it does something that its layers do not show
+        # Compared by content, since every set of hypotheses has a copy of its own.
+        weights = ((key, value.tobytes()) for key, value in state.items())
+        content = (repr(layers or network), probabilities.tobytes(), *weights)
+        if content not in self._positions:
+            i = self._positions[content] = len(self.networks)
+            self.arrays |= {f"network.{i}.{key}": value for key, value in state.items()}
+            self.arrays[f"network.{i}:probabilities"] = probabilities
             self.networks.append({"layers": layers, "name": type(network).__name__})
             if layers is None:
-                self.left.append(network)
-        return self._known[content]
+                self.not_stored.append(network)
+        return self._positions[content]
 
     def _box(self, box: BlackBox) -> int:
         assert self._rows is not None
-        frame = next((i for i, one in enumerate(self._readers) if one.reads_like(box)), len(self.frames))
+        frame = next((i for i, reader in enumerate(self._readers) if reader.reads_like(box)), len(self.frames))
         if frame == len(self.frames):
             self.frames.append(pack_rows(box.frame_of(self._rows)))
             self._readers.append(box)
         content = (id(box.model), frame, *box.own_classes.tolist())
-        if content not in self._known:
-            place = self._known[content] = len(self.boxes)
-            rows = _unpacked(self.frames[frame])
+        if content not in self._positions:
+            i = self._positions[content] = len(self.boxes)
+            rows = _unpack_frame(self.frames[frame])
             entry, data = pack_box(box, rows)
             if data is not None:
-                self.blobs[f"model-{place}.{entry['kind']}"] = data
-            elif not any(one is box.model for one in self.left):
-                self.left.append(box.model)
-            self.arrays[f"box.{place}:said"] = box.predict_proba(rows)
+                self.blobs[f"model-{i}.{entry['kind']}"] = data
+            elif not any(model is box.model for model in self.not_stored):
+                self.not_stored.append(box.model)
+            self.arrays[f"box.{i}:probabilities"] = box.predict_proba(rows)
             self.boxes.append({**entry, "frame": frame})
-        return self._known[content]
+        return self._positions[content]
 
 
 class Unpacker:
-    """Puts hypotheses together again.
+    """Restores hypotheses from what `Packer` collected.
 
     Args:
         packed: The ``networks``, ``boxes`` and ``frames`` that `Packer` collected.
-        arrays: By name.
-        blobs: Files in other formats.
-        space: What codes mean.
-        classes: The labels.
-        handed: Models that the caller hands back.
+        arrays: Arrays by name.
+        blobs: Models in the formats of their libraries, by file name.
+        space: Space of the rows.
+        classes: Labels of the classes.
+        returned: Models that could not be stored, passed again by the caller in any order.
 
     Raises:
-        ArtifactError: If models are missing among those handed, or what was stored does not say what it said.
+        ArtifactError: If a model that could not be stored is missing, or one gives other probabilities than it did.
     """
 
     def __init__(
@@ -139,153 +150,168 @@ class Unpacker:
         *,
         space: Any,
         classes: NDArray[Any],
-        handed: Sequence[Any],
+        returned: Sequence[Any],
     ) -> None:
         self._arrays, self._blobs, self._space, self._classes = arrays, blobs, space, classes
         self._probe = torch.from_numpy(arrays["probe"])
-        self._frames = [_unpacked(frame) for frame in packed["frames"]]
+        self._frames = [_unpack_frame(frame) for frame in packed["frames"]]
         if any(name not in space.schema for frame in self._frames for name in frame):
-            raise ArtifactError("The rows to recognise models by have columns that the schema does not know.")
-        self._handed, self._times_taken = handed, [0] * len(handed)
-        self._heard: dict[object, tuple[BlackBox, NDArray[np.float64]] | None] = {}
+            raise ArtifactError(
+                "The stored rows on which models are recognised have columns that are not in the schema."
+            )
+        self._returned, self._times_used = returned, [0] * len(returned)
+        self._candidates: dict[object, tuple[BlackBox, NDArray[np.float64]] | None] = {}
         self._closest = np.inf
         self._missing: list[str] = []
-        absent = [each["name"] for each in packed["boxes"] if each["kind"] == "given"]
-        absent += [each["name"] for each in packed["networks"] if each["layers"] is None]
-        if not absent and handed:
+        not_stored = [entry["name"] for entry in packed["boxes"] if entry["kind"] == "not_stored"]
+        not_stored += [entry["name"] for entry in packed["networks"] if entry["layers"] is None]
+        if not not_stored and returned:
             raise ArtifactError(
-                "All models of this explainer are stored, so there is none to hand back. To have its answers judged by"
-                " another model, use judged_by, or avcg.audit."
+                "All models of this explainer are stored: leave 'model' out. To have its answers judged by another"
+                " model, use judged_by, or avcg.audit."
             )
-        self._networks = [self._network(i, each) for i, each in enumerate(packed["networks"])]
-        self._boxes = [self._box(i, each) for i, each in enumerate(packed["boxes"])]
+        self._networks = [self._network(i, entry) for i, entry in enumerate(packed["networks"])]
+        self._boxes = [self._box(i, entry) for i, entry in enumerate(packed["boxes"])]
         if self._missing:
-            self._refuse(len(absent))
+            self._raise_missing(len(not_stored))
 
     def get(self, name: str, packed: Mapping[str, Any]) -> Predictors:
-        """The hypotheses that were added under a name."""
+        """Restore the hypotheses that were added under a name.
+
+        Args:
+            name: Name that was given to `Packer.add`.
+            packed: Entry that it returned.
+
+        Raises:
+            ArtifactError: If the entry or its weights are invalid.
+        """
         wrong = validate(packed, _KINDS, name)
         if wrong is not None:
-            raise ArtifactError(f"These are no hypotheses: {wrong}.")
-        found: Predictors
+            raise ArtifactError(f"The stored hypotheses are invalid: {wrong}.")
+        predictors: Predictors
         if packed["kind"] == "joined":
-            found = Joined([self.get(f"{name}.{i}", group) for i, group in enumerate(packed["groups"])])
+            predictors = Joined([self.get(f"{name}.{i}", group) for i, group in enumerate(packed["groups"])])
             order = packed["order"]
-            if order is not None and sorted(order) != list(range(len(found))):
-                raise ArtifactError(f"The order of the hypotheses {name!r} is none: it leaves some out.")
-            found._order = None if order is None else torch.tensor(order)
+            if order is not None and sorted(order) != list(range(len(predictors))):
+                raise ArtifactError(f"The stored order of the hypotheses {name!r} does not list each of them once.")
+            predictors._order = None if order is None else torch.tensor(order)
         elif packed["kind"] == "stacked":
-            found = Stacked(_nth(self._networks, packed["network"]), self._state(f"{name}.of."))
+            predictors = Stacked(_item(self._networks, packed["network"]), self._state(f"{name}.of."))
         else:
-            found = BlackBoxPredictors([_nth(self._boxes, place) for place in packed["members"]])
+            predictors = BlackBoxPredictors([_item(self._boxes, i) for i in packed["members"]])
         weights = torch.from_numpy(self._arrays[f"{name}.weights"])
-        normalised(weights, len(found))  # refuses what are no weights
-        found.weights = weights  # as they are: scaling them again may change the last digit
-        return found
+        normalised(weights, len(predictors))  # raises if they are invalid
+        predictors.weights = weights  # unchanged: normalising again may change the last digit
+        return predictors
 
     def _state(self, start: str) -> dict[str, Tensor]:
         return _tensors({key.removeprefix(start): a for key, a in self._arrays.items() if key.startswith(start)})
 
-    def _network(self, place: int, entry: Mapping[str, Any]) -> Any:
-        state, said = self._state(f"network.{place}."), self._arrays[f"network.{place}:said"]
+    def _network(self, i: int, entry: Mapping[str, Any]) -> Any:
+        state, expected = self._state(f"network.{i}."), self._arrays[f"network.{i}:probabilities"]
         if entry["layers"] is not None:
             network = build(entry["layers"], state)
-            if not _apart(_said(network, self._probe), said) <= _CLOSE:
-                raise ArtifactError("A stored network says something else here than where it was saved. Fit again.")
+            if not _difference(_probabilities(network, self._probe), expected) <= _TOLERANCE:
+                raise ArtifactError(
+                    "A stored network gives other probabilities here than where it was saved. Fit the explainer again."
+                )
             return network
-        for one in self._handed:
-            with suppress(Exception):  # somebody else's code, or something else: it is not this one
-                own = copy.deepcopy(model_spec(one).network).cpu().eval().requires_grad_(False)
-                own.load_state_dict(state)
-                if _apart(_said(own, self._probe), said) <= _CLOSE:
-                    return own
+        for model in self._returned:
+            with suppress(Exception):  # a model that raises errors of any kind is another one
+                network = copy.deepcopy(model_spec(model).network).cpu().eval().requires_grad_(False)
+                network.load_state_dict(state)
+                if _difference(_probabilities(network, self._probe), expected) <= _TOLERANCE:
+                    return network
         self._missing.append(entry["name"])
         return None
 
-    def _box(self, place: int, entry: Mapping[str, Any]) -> Any:
-        said, rows = self._arrays[f"box.{place}:said"], _nth(self._frames, entry["frame"])
-        if entry["kind"] == "given":
-            return self._recognised(entry, said, rows)
-        content = self._blobs[f"model-{place}.{entry['kind']}"]
+    def _box(self, i: int, entry: Mapping[str, Any]) -> Any:
+        expected, rows = self._arrays[f"box.{i}:probabilities"], _item(self._frames, entry["frame"])
+        if entry["kind"] == "not_stored":
+            return self._recognise(entry, expected, rows)
+        content = self._blobs[f"model-{i}.{entry['kind']}"]
         box = open_box(entry, content, rows, self._space, self._classes)
-        if not _apart(box.predict_proba(rows), said) <= _CLOSE:
+        if not _difference(box.predict_proba(rows), expected) <= _TOLERANCE:
             raise ArtifactError(
-                f"The stored {entry['name']} says something else here than where it was saved: another version of its"
-                " library reads it otherwise. Fit again."
+                f"The stored {entry['name']} gives other probabilities here than where it was saved, perhaps since"
+                " another version of its library reads it differently. Fit the explainer again."
             )
         return box
 
-    def _recognised(self, entry: Mapping[str, Any], said: NDArray[Any], rows: pd.DataFrame) -> BlackBox | None:
-        """The one of the models handed back that says what was said; of those that say the same, one not taken yet."""
-        heard = [self._ask(i, entry, rows) for i in range(len(self._handed))]
-        off = [np.inf if one is None else _apart(one[1], said) for one in heard]
-        best = min(range(len(heard)), key=lambda i: (off[i], self._times_taken[i]), default=None)
-        found = None if best is None or not off[best] <= _CLOSE else heard[best]
-        if best is None or found is None:
-            self._closest = min([self._closest, *off])
+    def _recognise(self, entry: Mapping[str, Any], expected: NDArray[Any], rows: pd.DataFrame) -> BlackBox | None:
+        """The returned model with the expected probabilities; among equal ones, the one used least so far."""
+        candidates = [self._candidate(i, entry, rows) for i in range(len(self._returned))]
+        differences = [np.inf if each is None else _difference(each[1], expected) for each in candidates]
+        best = min(range(len(candidates)), key=lambda i: (differences[i], self._times_used[i]), default=None)
+        match = None if best is None or not differences[best] <= _TOLERANCE else candidates[best]
+        if best is None or match is None:
+            self._closest = min([self._closest, *differences])
             self._missing.append(entry["name"])
             return None
-        self._times_taken[best] += 1
-        return found[0]
+        self._times_used[best] += 1
+        return match[0]
 
-    def _ask(self, i: int, entry: Mapping[str, Any], rows: pd.DataFrame) -> tuple[BlackBox, NDArray[np.float64]] | None:
-        """What a model handed back says of the rows, asked once; None where it cannot be asked about them."""
+    def _candidate(
+        self, i: int, entry: Mapping[str, Any], rows: pd.DataFrame
+    ) -> tuple[BlackBox, NDArray[np.float64]] | None:
+        """A returned model with its probabilities for the rows, computed once; None if it does not accept them."""
         key = (i, entry["frame"], entry["arrays"], *entry["classes"])
-        if key not in self._heard:
+        if key not in self._candidates:
             try:
-                box = open_box(entry, self._handed[i], rows, self._space, self._classes)
-                self._heard[key] = box, box.predict_proba(rows)
-            except AvcgError:  # it is something else
-                self._heard[key] = None
-        return self._heard[key]
+                box = open_box(entry, self._returned[i], rows, self._space, self._classes)
+                self._candidates[key] = box, box.predict_proba(rows)
+            except AvcgError:  # it is another model
+                self._candidates[key] = None
+        return self._candidates[key]
 
-    def _refuse(self, wanted: int) -> None:
+    def _raise_missing(self, n_not_stored: int) -> None:
         kinds = ", ".join(sorted({name if (n := self._missing.count(name)) == 1 else f"{n} {name}"
                                   for name in self._missing}))  # fmt: skip
-        if not self._handed:
+        if not self._returned:
             raise ArtifactError(
-                f"This explainer was fitted with models that cannot be stored: {kinds}. Hand them back:"
+                f"This explainer was fitted with models that cannot be stored: {kinds}. Pass them again:"
                 " avcg.load(path, model=...), one or a list in any order; save returned them."
             )
-        near = "" if self._closest == np.inf else f" The closest says otherwise by up to {self._closest:.2g}."
+        closest = "" if self._closest == np.inf else f" The probabilities of the closest differ by {self._closest:.2g}."
         raise ArtifactError(
-            f"Of the {wanted} models that this explainer was fitted with and that are to be handed back, some are not"
-            f" among the {len(self._handed)} handed to load: {kinds}.{near} Hand back the very models that save"
-            " returned, or fit again."
+            f"This explainer was fitted with {n_not_stored} models that cannot be stored. Not all of them are among the"
+            f" {len(self._returned)} passed to load: {kinds} missing.{closest} Pass the models that save returned, or"
+            " fit the explainer again."
         )
 
 
 def as_array(value: Tensor) -> NDArray[Any]:
-    """A tensor as an array of the same numbers."""
-    plain = value.detach().cpu()
-    return (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()  # numpy has no such short numbers
+    """A tensor as an array of the same values; bfloat16, which numpy does not have, becomes float32."""
+    detached = value.detach().cpu()
+    return (detached.float() if detached.dtype == torch.bfloat16 else detached).numpy()
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
-def _unpacked(frame: dict[str, Any]) -> pd.DataFrame:
-    """Rows as JSON holds them: the same when they are packed and when they are read again."""
+def _unpack_frame(frame: dict[str, Any]) -> pd.DataFrame:
+    """Rows after a round trip through JSON, so that packing and unpacking compare models on identical rows."""
     rows = unpack_rows(frame)
     if not isinstance(rows, pd.DataFrame):
-        raise ArtifactError("The rows to recognise models by are no table.")
+        raise ArtifactError("The stored rows on which models are recognised are not a table.")
     mixed = [str(name) for name, dtype in rows.dtypes.items() if str(dtype) == "object"]
     return rows.assign(**{name: rows[name].where(rows[name].notna(), np.nan) for name in mixed})  # JSON has no NaN
 
 
 @torch.no_grad()
-def _said(network: nn.Module, probe: Tensor) -> NDArray[np.float32]:
+def _probabilities(network: nn.Module, probe: Tensor) -> NDArray[np.float32]:
     """(M, C) probabilities."""
     return np.asarray(Stacked(network, {}).log_probs(probe).exp()[0])
 
 
-def _apart(found: NDArray[Any], said: NDArray[Any]) -> float:
-    """By how much probabilities differ at most."""
-    return float(np.abs(found - said).max(initial=0.0)) if found.shape == said.shape else np.inf
+def _difference(probabilities: NDArray[Any], expected: NDArray[Any]) -> float:
+    """The largest absolute difference; infinite for arrays of other shapes."""
+    same_shape = probabilities.shape == expected.shape
+    return float(np.abs(probabilities - expected).max(initial=0.0)) if same_shape else np.inf
 
 
-def _nth(items: Sequence[Any], place: int) -> Any:
-    if not 0 <= place < len(items):
-        raise ArtifactError(f"There is no part {place} among {len(items)}.")
-    return items[place]
+def _item(items: Sequence[Any], i: int) -> Any:
+    if not 0 <= i < len(items):
+        raise ArtifactError(f"The manifest refers to part {i}, and {len(items)} parts are stored.")
+    return items[i]

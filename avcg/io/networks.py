@@ -1,4 +1,4 @@
-"""Networks of known layers as plain values, and back: what a network is made of, without any code."""
+"""Networks of known layers described as plain values without code, and built again from the description."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from avcg.models.sklearn import Beside, MeanProbability
 _CONV = (
     "in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups", "padding_mode"
 )  # fmt: skip
-# What each layer is built with: attributes that have the names of its arguments.
+# Arguments of the constructor of each layer, which are also its attributes.
 _ARGUMENTS: Mapping[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Conv1d: _CONV,
@@ -49,69 +49,75 @@ _BY_NAME = {kind.__name__: kind for kind in _ARGUMENTS}
 
 
 def describe(network: nn.Module) -> dict[str, Any] | None:
-    """What a network is made of; None where a part of it is code of the user's own.
+    """A description of a network's layers as plain values; None if it has layers other than the known ones.
 
     >>> describe(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))["children"]["1"]
     {'layer': 'ReLU'}
     """
     every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
     if len({id(value) for _, value in every}) < len(every):
-        return None  # two layers have one weight, which a description cannot say
-    return _described(network)
+        return None  # the description has no way to say that two layers share a weight
+    return _describe(network)
 
 
-def _described(network: nn.Module) -> dict[str, Any] | None:
+def _describe(network: nn.Module) -> dict[str, Any] | None:
     if network._forward_hooks or network._forward_pre_hooks or "forward" in vars(network):
         return None
-    kind = type(network)  # exactly: a subclass may do anything in its forward
+    kind = type(network)  # the exact class: a subclass may override forward
     if kind in _ARGUMENTS:
-        said = {"layer": kind.__name__, **{name: _plain(getattr(network, name)) for name in _ARGUMENTS[kind]}}
-        return {**said, "bias": network.bias is not None} if isinstance(network, _WITH_BIAS) else said
+        description = {"layer": kind.__name__}
+        description |= {name: _tuples_to_lists(getattr(network, name)) for name in _ARGUMENTS[kind]}
+        return {**description, "bias": network.bias is not None} if isinstance(network, _WITH_BIAS) else description
     if kind in (nn.Sequential, Beside):
         parts = network._modules if kind is nn.Sequential else network.members._modules  # type: ignore[union-attr]
-        children = {name: None if child is None else _described(child) for name, child in parts.items()}
+        children = {name: None if child is None else _describe(child) for name, child in parts.items()}
         return None if None in children.values() else {"layer": kind.__name__, "children": children}
     if isinstance(network, Noise) and kind is Noise:
         return {"layer": "Noise", "shape": list(network.mask.shape)}
     if isinstance(network, PiecewiseLinearEncoding) and kind is PiecewiseLinearEncoding:
-        return {"layer": "Ramps", "n_inputs": network.n_outputs - len(network.at), "n_steps": len(network.at)}
+        n_steps = len(network.at)
+        return {"layer": kind.__name__, "n_inputs": network.n_outputs - n_steps, "n_steps": n_steps}
     if isinstance(network, MeanProbability) and kind is MeanProbability:
         return {"layer": "MeanProbability", "members": len(network.log_shares)}
     return None
 
 
 def build(description: Mapping[str, Any], state: Mapping[str, Tensor]) -> nn.Module:
-    """The network that `describe` described, with the weights given, ready to answer.
+    """Build a network from its description, in evaluation mode and without gradients of its parameters.
+
+    Args:
+        description: Layers, as `describe` gives them.
+        state: Parameters and buffers by name.
 
     Raises:
-        ArtifactError: If it speaks of layers that are not known here, or the weights are of another network.
+        ArtifactError: If a layer is unknown, or the parameters are those of another network.
     """
     try:
-        with torch.device("meta"):  # no weights are drawn, nor is there room made for any: they come from the file
-            network = _built(description)
+        with torch.device("meta"):  # neither draws nor allocates weights, which come from the file
+            network = _build(description)
         network.load_state_dict(dict(state), strict=True, assign=True)
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
-        raise ArtifactError(f"A stored network cannot be built again: {error}") from None
+        raise ArtifactError(f"A stored network cannot be restored: {error}") from None
     return network.eval().requires_grad_(False)
 
 
-def _built(description: Mapping[str, Any]) -> nn.Module:
-    own: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
-        "Sequential": lambda said: _in_order({name: _built(child) for name, child in said["children"].items()}),
-        "Beside": lambda said: Beside([_built(child) for child in said["children"].values()]),
-        "Noise": lambda said: Noise(torch.empty(said["shape"])),
-        "Ramps": lambda said: PiecewiseLinearEncoding.empty(said["n_inputs"], said["n_steps"]),
-        "MeanProbability": lambda said: _mean_probability(said["members"]),
+def _build(description: Mapping[str, Any]) -> nn.Module:
+    builders: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
+        "Sequential": lambda entry: _sequential({name: _build(child) for name, child in entry["children"].items()}),
+        "Beside": lambda entry: Beside([_build(child) for child in entry["children"].values()]),
+        "Noise": lambda entry: Noise(torch.empty(entry["shape"])),
+        "PiecewiseLinearEncoding": lambda entry: PiecewiseLinearEncoding.empty(entry["n_inputs"], entry["n_steps"]),
+        "MeanProbability": lambda entry: _mean_probability(entry["members"]),
     }
     name = description["layer"]
-    if name in own:
-        return own[name](description)
+    if name in builders:
+        return builders[name](description)
     if name not in _BY_NAME:
-        raise KeyError(f"it has a layer {name!r}, which is not known here")
-    return _BY_NAME[name](**{key: _tupled(value) for key, value in description.items() if key != "layer"})
+        raise KeyError(f"it has an unknown layer {name!r}")
+    return _BY_NAME[name](**{key: _lists_to_tuples(value) for key, value in description.items() if key != "layer"})
 
 
-def _in_order(children: Mapping[str, nn.Module]) -> nn.Sequential:
+def _sequential(children: Mapping[str, nn.Module]) -> nn.Sequential:
     sequence = nn.Sequential()
     for name, child in children.items():
         sequence.add_module(name, child)
@@ -124,9 +130,9 @@ def _mean_probability(members: int) -> MeanProbability:
     return layer
 
 
-def _plain(value: Any) -> Any:
+def _tuples_to_lists(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _tupled(value: Any) -> Any:
+def _lists_to_tuples(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""A generator, and the models that judge it, as ONNX graphs that need no torch."""
+"""Exporting a generator and the models that judge its answers as ONNX graphs, which need no torch."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
     from avcg.explainers.amortized import Amortized
 
 _OPSET = 20
-_NEEDED = ("onnx", "onnxscript", "onnxruntime")
-_CLOSE = 1e-4  # the most that a graph may differ from what it was made from, on rows of the bank
+_PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+_TOLERANCE = 1e-4  # largest difference between a graph and its torch module, on reference rows
 
 
 def missing_dependency() -> str | None:
-    """The first of the packages that exporting needs and that is not installed."""
-    return next((name for name in _NEEDED if find_spec(name) is None), None)
+    """The first package that exporting needs and that is not installed; None if all are installed."""
+    return next((name for name in _PACKAGES if find_spec(name) is None), None)
 
 
-class Answering(nn.Module):
-    """From encoded rows, targets, margins, noise and freedom to what the decoder proposes within its limits.
+class ProposalModule(nn.Module):
+    """The generator as one module: from encoded rows, targets, margins, noise and limits to feasible candidates.
 
     Args:
-        generator: The two networks, on the CPU.
-        space: Of tables.
+        generator: The generator, on the CPU.
+        space: Space of the rows.
     """
 
     def __init__(self, generator: Generator, space: TabularSpace) -> None:
@@ -65,11 +65,11 @@ class Answering(nn.Module):
         return relaxation.relax(proposal.raw, x, gates)
 
 
-class Judging(nn.Module):
-    """From codes to the probabilities of every hypothesis, (N, D) to (S, N, C).
+class JudgeModule(nn.Module):
+    """Hypotheses as one module: from encoded rows (N, D) to probabilities (S, N, C).
 
     Args:
-        predictors: Networks alone.
+        predictors: Hypotheses that are networks.
     """
 
     def __init__(self, predictors: Predictors) -> None:
@@ -78,21 +78,21 @@ class Judging(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, D) to (S, N, C)."""
-        return _all_at_once(self._predictors, x).exp()
+        return _log_probs(self._predictors, x).exp()
 
 
-def _all_at_once(predictors: Predictors, x: Tensor) -> Tensor:
-    """Log-probabilities without chunks of rows, which a graph of any number of rows cannot have."""
+def _log_probs(predictors: Predictors, x: Tensor) -> Tensor:
+    """(S, N, C) log-probabilities without a loop over chunks of rows, since a graph takes any number of rows."""
     if isinstance(predictors, Joined):
-        together = torch.cat([_all_at_once(group, x) for group in predictors.groups])
-        return together if predictors._order is None else together[predictors._order]
+        log_probs = torch.cat([_log_probs(group, x) for group in predictors.groups])
+        return log_probs if predictors._order is None else log_probs[predictors._order]
     assert isinstance(predictors, Stacked)
     assert predictors._plan is not None
     return torch.log_softmax(predictors._plan.run(x, predictors.overrides, len(predictors)), dim=-1)
 
 
 def are_networks(predictors: Predictors | None) -> bool:
-    """Whether hypotheses are stacks of layers, of which there can be a graph."""
+    """Whether hypotheses are stacks of layers, which can be exported; also true of None."""
     if isinstance(predictors, OnDevice):
         return are_networks(predictors.inner)
     if isinstance(predictors, Joined):
@@ -101,15 +101,21 @@ def are_networks(predictors: Predictors | None) -> bool:
 
 
 def generator_graph(explainer: Amortized) -> bytes:
-    """The graph of a fitted explainer's generator, compared with it.
+    """Export the generator of a fitted explainer, and compare the graph with it.
+
+    Args:
+        explainer: A fitted explainer of tables.
+
+    Returns:
+        The graph, as the bytes of an ONNX file.
 
     Raises:
-        SettingError: If it is of images.
+        SettingError: If it is an explainer of images.
     """
     space = explainer.space_
     if not isinstance(space, TabularSpace):
-        raise SettingError("Generators of tables can be exported. This one is of images.")
-    module = Answering(copy.deepcopy(explainer.generator_).cpu(), space).eval()
+        raise SettingError("Only generators of tables can be exported. This explainer is of images.")
+    module = ProposalModule(copy.deepcopy(explainer.generator_).cpu(), space).eval()
     x = torch.cat([rows[:64] for rows in explainer.reference_set_.rows])
     target = torch.arange(len(x)) % len(explainer.classes_)
     rng = torch.Generator().manual_seed(0)
@@ -121,45 +127,56 @@ def generator_graph(explainer: Amortized) -> bytes:
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """What `avcg.io.scorer.Scorer` answers from: plain values, and files.
+    """The graphs and tables that `avcg.io.scorer.Scorer` answers from.
+
+    Args:
+        explainer: A fitted explainer of tables whose models are networks.
+
+    Returns:
+        The entry of the manifest, and the files by name.
 
     Raises:
-        SettingError: If there can be no graph of the models.
+        SettingError: If the explainer is of images, or its models cannot be exported.
     """
-    fresh, train, space = explainer.split_.test, explainer.judges_, explainer.space_
-    if not (are_networks(train) and are_networks(fresh)) or not isinstance(space, TabularSpace):
-        raise SettingError("Graphs are for tables and models that are networks of linear layers. Save without graphs.")
+    test, judges, space = explainer.split_.test, explainer.judges_, explainer.space_
+    if not (are_networks(judges) and are_networks(test)) or not isinstance(space, TabularSpace):
+        raise SettingError(
+            "Graphs need an explainer of tables, and models that are networks of linear layers. Save without graphs."
+        )
     generator = generator_graph(explainer)
-    everyone = [_at_home(one) for one in (train, fresh) if one is not None]
-    n_test, deployed = 0 if fresh is None else len(fresh), explainer.split_.deployed
+    models = [_on_cpu(predictors) for predictors in (judges, test) if predictors is not None]
+    n_test, deployed = 0 if test is None else len(test), explainer.split_.deployed
     _, arrays = pack_encoding(space.encoding, space.feasible.links)
     arrays |= pack_limits(space.encoding, space.feasible)
     arrays |= {f"reference.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.reference_set_.rows)}
     config = explainer.recipe_.search
     arrays["latents"] = explainer.search.latents(max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents))
-    arrays["deployed.weights"], arrays["judges.weights"] = deployed.weights.numpy(), train.weights.numpy()
+    arrays["deployed.weights"], arrays["judges.weights"] = deployed.weights.numpy(), judges.weights.numpy()
     bounds = clopper_pearson(np.arange(n_test + 1), n_test, config.confidence) if n_test else np.zeros(1)
     files = {
         GENERATOR: generator,
-        JUDGES: judge_graph(Joined(everyone), torch.cat([rows[:64] for rows in explainer.reference_set_.rows])),
+        JUDGES: judge_graph(Joined(models), torch.cat([rows[:64] for rows in explainer.reference_set_.rows])),
         TABLES: write_tensors({**arrays, "lower_bounds": bounds}),
     }
-    said = {"n_deployed": len(deployed), "n_judges": len(train), "n_test": n_test}
-    return {**said, "single_pass": explainer.recipe_.single_pass}, files
+    entry = {"n_deployed": len(deployed), "n_judges": len(judges), "n_test": n_test}
+    return {**entry, "single_pass": explainer.recipe_.single_pass}, files
 
 
-def _at_home(predictors: Predictors) -> Predictors:
+def _on_cpu(predictors: Predictors) -> Predictors:
     return predictors.inner.to("cpu") if isinstance(predictors, OnDevice) else predictors
 
 
 def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
-    """The graph of hypotheses that are networks, compared with them.
+    """Export hypotheses that are networks, and compare the graph with them.
 
     Args:
-        predictors: θ_1..θ_S.
-        x: (N, D) rows to compare on.
+        predictors: Hypotheses θ_1..θ_S.
+        x: (N, D) encoded rows to compare on.
+
+    Returns:
+        The graph, as the bytes of an ONNX file.
     """
-    return _export(Judging(predictors).eval(), {"x": x}, "said")
+    return _export(JudgeModule(predictors).eval(), {"x": x}, "probabilities")
 
 
 @torch.no_grad()
@@ -175,11 +192,11 @@ def _export(
         more: Inputs by name that the module takes as ``*parameters``.
 
     Raises:
-        ArtifactError: If it says something else than the module.
+        ArtifactError: If the outputs of graph and module differ.
     """
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401  what torch exports with
+        import onnxscript  # noqa: F401  torch exports with it
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx", "Exporting to ONNX") from None
     rows, inputs = torch.export.Dim("rows", min=1), {**given, **(more or {})}
@@ -207,13 +224,14 @@ def _export(
         pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
         if not pairwise_distance <= _CLOSE:
             raise ArtifactError(
-                f"The exported graph differs from what it was made from by {pairwise_distance:.2g}. Report this."
+                f"The outputs of the exported graph differ by {difference:.2g} from those of its network; at most"
+                f" {_TOLERANCE:g} was expected. This is a defect of avcg or of the exporter: report it."
             )
     return content
 
 
 def _searchsorted(knots: Any, values: Any) -> Any:
-    """How many knots lie below each value, in ONNX's own words; the exporter knows none for it."""
+    """How many knots lie below each value, as operators of ONNX; the exporter has no translation of its own."""
     from onnxscript import opset20
 
     op: Any = opset20
@@ -224,7 +242,7 @@ def _searchsorted(knots: Any, values: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What an exporter says of itself is of no use to anyone, and some of it are warnings about its own code."""
+    """Silence logs and warnings of the exporter, which are about its own code."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

@@ -1,7 +1,7 @@
-"""Answers from a stored explainer with numpy and onnxruntime alone: no torch, no pandas, up in half a second.
+"""Answers from a stored explainer with numpy and onnxruntime alone, without torch and pandas, in half a second.
 
-`avcg.method.search.Search` answers, as everywhere; here its two ports are the graphs that ``save(path, graphs=True)``
-puts beside the weights.
+They come from `avcg.method.search.Search`, as everywhere. Its two ports are the ONNX graphs that
+``save(path, graphs=True)`` adds to the folder.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ from avcg.space.encoding import Codes, Positions, Values
 from avcg.space.reading import read_rows
 from avcg.space.records import written
 
-_AT_ONCE = 512  # answers
+_MAX_GROUP_ANSWERS = 512  # answered together, since a runtime never returns memory that it once took
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
 
 
 class Scorer:
-    """Answers as a loaded explainer gives them, for rows given as dictionaries.
+    """A stored explainer that gives the answers of the loaded one, to rows given as dictionaries.
 
     Args:
-        path: The folder of an explainer saved with ``graphs=True``.
-        threads: That one request may use.
+        path: Folder of an explainer that was saved with ``graphs=True``.
+        threads: Number of threads that one call may use.
 
     Attributes:
-        schema: What the columns are and what may change.
-        encoding: What codes mean.
-        feasible: What may change.
-        classes: The labels.
-        survival: The share of models that is promised.
-        confidence: Of lower bounds.
-        n_models: How many set-aside models certify; 0 where there are none.
-        assumption: What was noted of how these came about; None: nothing.
+        schema: Schema of the columns.
+        encoding: Encoding of rows.
+        feasible: Feasible set of the explainer.
+        classes: Labels of the classes.
+        survival: Share of models that answers are promised to hold under.
+        confidence: Confidence of lower bounds.
+        n_models: Number of held-out models that certify answers; 0: answers have no certificate.
+        assumption: Note on how the next model is made, saved with the explainer; None: there is none.
 
     Raises:
-        ArtifactError: If the folder is missing, changed or newer, has no graphs, or does not fit together.
+        ArtifactError: If the folder is missing, changed or of another format version, or has no graphs.
     """
 
     def __init__(self, path: str | Path, *, threads: int = 1) -> None:
         if "scorer" not in read_manifest(path, FORMAT, VERSION):
             raise ArtifactError(
-                f"{path} has no graphs to answer from. Save the explainer with save(path, graphs=True), which needs the"
-                " extra 'onnx' and models that are networks."
+                f"{path} has no graphs to answer from. Save the explainer with save(path, graphs=True). That needs the"
+                " extra 'onnx', and models that are networks."
             )
         manifest, files = read_folder(path, FORMAT, VERSION, (GENERATOR, JUDGES, TABLES))
         stored = unpack_scored(manifest, read_tensors(files[TABLES]))
@@ -72,8 +72,8 @@ class Scorer:
         self.n_models = len(stored.bounds) - 1
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
-        self._mean, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
-        self._lately = threading.local()  # several threads may ask at once
+        self._mean_latent, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
+        self._last_call = threading.local()  # several threads may call at the same time
         rule = DecisionRule(stored.threshold)
         acceptance = Acceptance(
             self._judge,
@@ -94,18 +94,18 @@ class Scorer:
         self._check_graphs()
 
     def _check_graphs(self) -> None:
-        """Whether the graphs answer about such rows, and for so many models and classes."""
+        """Check that the graphs accept encoded rows, and give probabilities of all models and classes."""
         x = self._search.references[0][:1]
         try:
-            said = self._asked(x)
+            probabilities = self._probabilities(x)
             self._propose(Query(x, np.zeros(1, np.intp), self._space), np.zeros(1, np.float32))
-        except Exception as error:  # of many kinds, none of which are Python's own
-            raise ArtifactError(f"The stored graphs do not fit the rows: {error}") from None
+        except Exception as error:  # onnxruntime has exceptions of its own
+            raise ArtifactError(f"The stored graphs do not accept the rows of the explainer: {error}") from None
         shape = (self._n_judges + self.n_models, 1, len(self.classes))
-        if said.shape != shape or not np.allclose(said.sum(axis=-1), 1.0, atol=1e-3):
+        if probabilities.shape != shape or not np.allclose(probabilities.sum(axis=-1), 1.0, atol=1e-3):
             raise ArtifactError(
-                f"The stored models say something of the shape {said.shape}, where probabilities of {shape[0]} models"
-                f" and {shape[2]} classes were stored."
+                f"The stored judges should give probabilities of {shape[0]} models and {shape[2]} classes for each row."
+                f" Got an array of shape {probabilities.shape} for one row."
             )
 
     def answer(
@@ -119,16 +119,22 @@ class Scorer:
         min_prob: float | None = None,
         max_changes: int | None = None,
     ) -> list[Row]:
-        """What to change so that decisions become the target; see `Explainer.generate`.
+        """Find changes after which the decision is the target; see `Explainer.generate`.
 
         Args:
-            rows: Each with a value for every column.
-            target: A label for all, one for each row, or None for any other than the present one.
-            n: Answers for each row, at most ten.
-            vary: The columns that may change.
-            ranges: Where values may go.
-            min_prob: Probability of the target that the deployed model must give.
-            max_changes: How many columns may change at once.
+            rows: Rows, each with a value for every column.
+            target: Label wanted for all rows, or a list with one for each row; None: any other than the present one.
+            n: Number of answers for each row, at most ten; 1 by default.
+            vary: Columns that may change; None: all that the schema allows.
+            ranges: Values that answers may take, by column; None: all that the schema allows.
+            min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
+            max_changes: Largest number of columns that may change at once; None: as in the schema.
+
+        Returns:
+            One entry for each row.
+
+        Raises:
+            AvcgError: If the rows or the options are invalid. The message names the column or the option.
         """
         options = QueryOptions(n, vary, ranges, min_prob, max_changes)
         if n > MOST_ANSWERS:
@@ -137,36 +143,34 @@ class Scorer:
             return []
         space = self._space.restrict(vary, ranges, max_changes) if options.restricts else self._space
         if space.feasible.rows not in (1, len(rows)):
-            raise SchemaError(f"The query speaks of {space.feasible.rows} rows. Got {len(rows)}.")
+            raise SchemaError(f"The restrictions are for {space.feasible.rows} rows. Got {len(rows)} rows.")
         labels = list(target) if isinstance(target, (list, tuple)) else target
         if isinstance(labels, list):
             target_positions(labels, np.zeros(len(rows), np.intp), self.classes)
         answered: list[Row] = []
-        # A few at a time: what a runtime has once taken of memory it keeps.
-        for part in np.array_split(np.arange(len(rows)), -(-len(rows) * n // _AT_ONCE)):
-            wanted = [labels[i] for i in part] if isinstance(labels, list) else labels
-            answered += self._answer([rows[i] for i in part], wanted, space.take(part), options)
+        for group in np.array_split(np.arange(len(rows)), -(-len(rows) * n // _MAX_GROUP_ANSWERS)):
+            targets = [labels[i] for i in group] if isinstance(labels, list) else labels
+            answered += self._answer_group([rows[i] for i in group], targets, space.take(group), options)
         return [row if row.index == i else replace(row, index=i) for i, row in enumerate(answered)]
 
-    def _answer(
+    def _answer_group(
         self, rows: Sequence[Mapping[str, Any]], target: Any, space: TableCodes, options: QueryOptions
     ) -> list[Row]:
-        """Answers to rows that fit in memory."""
         values = read_rows(self.schema, rows)
         x = space.encoding.encode(values)
         acceptance, rule = self._search.acceptance, self._search.acceptance.rule
-        before = acceptance.deployed_probability(self._asked(x))
+        before = acceptance.deployed_probability(self._probabilities(x))
         current = rule.decide(before)
-        wanted, any_will_do = target_positions(target, current, self.classes)
-        query, codes = Query(x, wanted, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
-        already = rule.valid(before, wanted, options.min_prob)
+        targets, any_other = target_positions(target, current, self.classes)
+        query, codes = Query(x, targets, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
+        already = rule.valid(before, targets, options.min_prob)
         left = np.flatnonzero(~already)
         if len(left):
             part = query.take(left)
-            if any_will_do and len(self.classes) > 2:
-                answers, aimed = any_class(acceptance, part, len(self.classes), self._search.answers)
-                part = replace(part, target=aimed)
-                wanted[left] = aimed
+            if any_other and len(self.classes) > 2:
+                answers, best_targets = any_class(acceptance, part, len(self.classes), self._search.answers)
+                part = replace(part, target=best_targets)
+                targets[left] = best_targets
             else:
                 answers = self._search.answers(part)
             answers = acceptance.ranked(part, answers)
@@ -227,32 +231,32 @@ class Scorer:
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
         """(K, B, D) feasible candidates; see `avcg.method.search.Propose`."""
         rows = len(query.x)
-        shifts = self._mean if latent is None else latent
-        count = len(margin) if margin.ndim > 1 else len(shifts)
-        feed = {name: _repeated(part, count, rows) for name, part in query.space.coded.items()}
+        noise = self._mean_latent if latent is None else latent
+        count = len(margin) if margin.ndim > 1 else len(noise)
+        feed = {name: _repeated(array, count, rows) for name, array in query.space.coded.items()}
         feed["x"], feed["target"] = _repeated(query.x, count, rows), _repeated(query.target, count, rows)
         feed["margin"] = margin.ravel() if margin.ndim > 1 else _repeated(margin, count, rows)
-        feed["noise"] = np.repeat(shifts, count * rows // len(shifts), axis=0)
-        (proposed,) = self._generator.run(["answer"], feed)
+        feed["noise"] = np.repeat(noise, count * rows // len(noise), axis=0)
+        (proposed,) = self._generator.run(["candidates"], feed)
         proposed = proposed.reshape(count, rows, -1)
         return query.space.finalize(proposed, query.x, None, self._search.config.code_quantum)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
-        """(S, N, C) what the judges of candidates say: the deployed models and those trained against."""
-        return self._asked(x)[: self._n_judges]
+        """(S, N, C) probabilities of the judges of candidates: the deployed models and the training hypotheses."""
+        return self._probabilities(x)[: self._n_judges]
 
-    def _asked(self, x: Codes) -> NDArray[Any]:
-        """(S, N, C) what every model says: the judges, and after them those held out."""
-        known: tuple[Codes, Codes] | None = getattr(self._lately, "asked", None)
-        if known is not None and np.array_equal(known[0], x):
-            return known[1]  # what was accepted is mostly what is handed out
-        (said,) = self._judges.run(["said"], {"x": x})
-        self._lately.asked = (x.copy(), said)
-        return np.asarray(said)
+    def _probabilities(self, x: Codes) -> NDArray[Any]:
+        """(S, N, C) probabilities of every model: the judges, followed by the held-out models."""
+        last: tuple[Codes, Codes] | None = getattr(self._last_call, "result", None)
+        if last is not None and np.array_equal(last[0], x):
+            return last[1]  # the candidates that were accepted last are usually delivered unchanged
+        (probabilities,) = self._judges.run(["probabilities"], {"x": x})
+        self._last_call.result = (x.copy(), probabilities)
+        return np.asarray(probabilities)
 
 
 def _repeated(array: NDArray[Any], count: int, rows: int) -> NDArray[Any]:
-    """One for every candidate of every row."""
+    """Repeat an array so that it has one entry for every candidate of every row."""
     if len(array) == count * rows:
         return array
     return np.tile(array, (count * rows if len(array) == 1 else count, *[1] * (array.ndim - 1)))

@@ -1,1 +1,1 @@
-"""Pictures of answers, and pages about them."""
+"""HTML pages and plots of answers and audits."""

@@ -1,4 +1,4 @@
-"""Answers as one HTML page that needs nothing else: who changes what, how sure, at what cost, and who is left out."""
+"""A self-contained HTML page of answers: who changes what, how sure, at what cost, and who has no answer."""
 
 from __future__ import annotations
 
@@ -48,21 +48,22 @@ from avcg.report.svg import (
 from avcg.report.training import collapse_of, frontier_of, students_of
 
 TITLE = "What would have to change"
-_FEWEST_SPREAD = 4  # of whom a middle half is more than the median
-_MOST_COLUMNS, _MOST_GROUPS, _MOST_SETS, _MOST_COUNTS, _MOST_TARGETS = 40, 30, 5, 12, 6
+_MIN_SPREAD = 4  # changes for which the middle half is shown beside the median
+_MAX_COLUMNS, _MAX_GROUPS, _MAX_SETS, _MAX_COUNTS, _MAX_TARGETS = 40, 30, 5, 12, 6
 _HEADINGS = {
-    "columns": "Which columns carry it",
+    "columns": "Which columns change",
     "costs": "What it costs",
     "groups": "Cost by group",
-    "without": "Who has none",
+    "without": "Who has no answer",
     "sure": "How sure, and on what assumption",
-    "opinions": "What the models say, before and after",
+    "opinions": "How the models decide, before and after",
     "frontier": "Distance against survival",
-    "collapse": "Does the generator listen to the rows?",
-    "students": "How well the students stand in",
+    "collapse": "Does the generator respond to the rows?",
+    "students": "How well students imitate the models",
     "people": "Who changes what",
 }
-# A section, or why it is left out.
+_NO_MODELS = "There are no held-out models."
+# The values of a section, or the reason why it is left out.
 Section = dict[str, Any] | str
 
 
@@ -74,20 +75,24 @@ def render(
     title: str = TITLE,
     assumption: str | None = None,
 ) -> str:
-    """The page.
+    """Render answers as an HTML page.
 
-    Everyone counts once, by the first answer. What needs the explainer is left out without it, and the page says so.
+    Every row counts once, with its first answer. Sections that need the explainer are left out without it, and the page
+    says so.
 
     Args:
-        answers: For tables or images.
-        explainer: The fitted method that gave them; None: only what the answers say themselves.
-        by: A column of the rows to group by, numbers in quarters.
-        title: Of the page.
-        assumption: What is known of how the models came about that were asked; None: only that they are alike.
+        answers: Answers for tables or images.
+        explainer: The fitted method that gave them; None: the page is made from the answers alone.
+        by: Column of the rows to group by, numbers in quarters; None: there are no groups.
+        title: Title of the page.
+        assumption: How the next model is made, in words; None: it is like the held-out models.
+
+    Returns:
+        The page as HTML, which loads nothing else.
 
     Raises:
-        DataError: If answers are damaged, or do not fit the explainer, or there is no such column.
-        SettingError: If the explainer is none.
+        DataError: If the answers are damaged or do not fit the explainer, or there is no such column.
+        SettingError: If the explainer is not a fitted method.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -95,7 +100,7 @@ def render(
     >>> rule = BlackBox(lambda rows: (rows["income"] > 50) * 1.0, loans.X)
     >>> recourse = NearestUnlike(PointMass(rule)).fit(loans.X)
     >>> page = render(recourse.generate(loans.X, target=1), recourse, by="housing")
-    >>> "Which columns carry it" in page and "http" not in page
+    >>> "Which columns change" in page and "http" not in page
     True
     """
     found = read_answers(answers)
@@ -135,7 +140,7 @@ def _sections(
     by: str | None,
     assumption: str | None,
 ) -> dict[str, Section]:
-    """By name, in the order of the page."""
+    """The sections by name, in the order of the page."""
     confidence = _confidence(found)
     groups = [] if by is None else by_group(first, by, confidence)
     numbers, sure = number_columns(found, explainer), first.certificate
@@ -145,7 +150,7 @@ def _sections(
         "costs": _costs(first, noun),
         "groups": "No column to group by was given." if by is None else _groups(groups, by),
         "without": _without(found, everyone, groups),
-        "sure": "No models were set aside to ask." if sure is None else _sure(first, sure, noun, assumption),
+        "sure": _NO_MODELS if sure is None else _sure(first, sure, noun, assumption),
         "opinions": _opinions(first, explainer, noun),
         "frontier": frontier_of(explainer),
         "collapse": collapse_of(explainer),
@@ -159,7 +164,7 @@ def _confidence(found: Counterfactuals) -> float:
 
 
 def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:
-    """What a reader takes away who reads no further."""
+    """The values of the summary at the top of the page."""
     lacking, counts = everyone.coverage.n, everyone.statuses
     targets = Counter(short(label) for label in found.target.tolist()).most_common()
     present = [(status, counts[status]) for status in SYMBOLS if counts[status]]
@@ -177,7 +182,7 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
         spread = [figure(value) for value in vars(everyone.distance).values()]
         tiles.append((spread[1], "distance", f"median; middle half {spread[0]} to {spread[2]}"))
     if found.certificate is not None and everyone.agreement == everyone.agreement:
-        models = f"mean share of {found.certificate.n} that were set aside"
+        models = f"mean share of {found.certificate.n} held-out models"
         tiles.append((percent(everyone.agreement, 1), "of the models agree", models))
     return {
         "rows": len(found),
@@ -185,8 +190,8 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
         "already": counts["already_target"],
         "ok": counts["ok"],
         "promised": None if found.certificate is None else precise(found.survival),
-        "targets": [{"label": label, "count": count} for label, count in targets[:_MOST_TARGETS]],
-        "more_targets": max(0, len(targets) - _MOST_TARGETS),
+        "targets": [{"label": label, "count": count} for label, count in targets[:_MAX_TARGETS]],
+        "more_targets": max(0, len(targets) - _MAX_TARGETS),
         "bar": stacked_bar(parts, ", ".join(f"{count} {spoken(status)}" for status, count in present)),
         "legend": legend,
         "tiles": [{"value": value, "name": name, "note": note} for value, name, note in tiles],
@@ -195,21 +200,21 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
 
 def _columns(first: Counterfactuals, numbers: frozenset[str], confidence: float) -> Section:
     if first.changed is None:
-        return "Pictures have no columns."
+        return "Images have no columns."
     if not delivered(first).any():
-        return "No decision flips, so that no column carries anything."
+        return "No decision flips."
     everything = by_column(first, numbers, confidence)
     used = [column for column in everything if column.changed.count]
     rest = [column.name for column in everything if not column.changed.count]
-    sets = [one for one in combinations(first, _MOST_SETS) if one[1] > 1]
+    sets = [one for one in combinations(first, _MAX_SETS) if one[1] > 1]
     return {
         "n": int(delivered(first).sum()),
-        "lines": [_column(column) for column in used[:_MOST_COLUMNS]],
-        "more": max(0, len(used) - _MOST_COLUMNS),
+        "lines": [_column(column) for column in used[:_MAX_COLUMNS]],
+        "more": max(0, len(used) - _MAX_COLUMNS),
         "top": short(used[0].name) if used else None,
         "top_share": percent(used[0].changed.share) if used else "",
-        "untouched": [short(name) for name in rest[:_MOST_COLUMNS]],
-        "more_untouched": max(0, len(rest) - _MOST_COLUMNS),
+        "untouched": [short(name) for name in rest[:_MAX_COLUMNS]],
+        "more_untouched": max(0, len(rest) - _MAX_COLUMNS),
         "sets": [{"names": [short(name) for name in names], "count": count} for names, count in sets],
     }
 
@@ -230,7 +235,7 @@ def _column(column: Column) -> dict[str, Any]:
 def _typical(number: NumberMoves) -> dict[str, Any]:
     by, count = number.by, number.up + number.down
     ways = [f"{sign} {some}" for sign, some in (("↑", number.up), ("↓", number.down)) if some]
-    half = f"{signed(by.low)} to {signed(by.high)}" if count >= _FEWEST_SPREAD else ""
+    half = f"{signed(by.low)} to {signed(by.high)}" if count >= _MIN_SPREAD else ""
     return {"ways": " · ".join(ways), "middle": signed(by.middle), "half": half}
 
 
@@ -241,21 +246,21 @@ def _shifted(number: NumberMoves) -> dict[str, Any]:
 
 
 def _costs(first: Counterfactuals, noun: str) -> Section:
-    some = delivered(first)
-    if not some.any():
-        return "No decision flips, so that nothing is paid."
-    distances = first.distance[some]
+    valid = delivered(first)
+    if not valid.any():
+        return "No decision flips."
+    distances = first.distance[valid]
     edges = ticks(0.0, float(distances.max()), 8)
     heights = np.histogram(distances, edges)[0].tolist()
     labels = [f"to {figure(edge, 4)}" for edge in edges[1:]]
     charts = [_histogram(heights, labels, f"{noun.capitalize()} by distance", "distance")]
     if first.changed is not None:
-        counts = np.minimum(first.changed[some].sum(axis=1), _MOST_COUNTS)
+        counts = np.minimum(first.changed[valid].sum(axis=1), _MAX_COUNTS)
         low, high = int(counts.min()), int(counts.max())
-        labels = [f"{k}" if k < _MOST_COUNTS else f"{k} or more" for k in range(low, high + 1)]
+        labels = [f"{k}" if k < _MAX_COUNTS else f"{k} or more" for k in range(low, high + 1)]
         heights = np.bincount(counts - low, minlength=high - low + 1).tolist()
         charts.insert(0, _histogram(heights, labels, f"{noun.capitalize()} by columns to change", "columns to change"))
-    return {"charts": charts, "n": int(some.sum())}
+    return {"charts": charts, "n": int(valid.sum())}
 
 
 def _histogram(counts: Sequence[int], labels: Sequence[str], title: str, across: str) -> Any:
@@ -264,7 +269,7 @@ def _histogram(counts: Sequence[int], labels: Sequence[str], title: str, across:
 
 
 def _groups(groups: Sequence[Group], by: str) -> dict[str, Any]:
-    """The largest groups in their order; distances on one scale."""
+    """The largest groups in their order, with distances on one scale."""
     kept = _largest(groups)
     top = max([group.distance.high for group in kept if group.distance is not None], default=1.0)
     ranked = sorted((g.distance.middle, short(g.label), g.coverage.count) for g in kept if g.distance is not None)
@@ -296,7 +301,7 @@ def _spread(found: Quartiles, top: float) -> dict[str, Any]:
 
 
 def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -> dict[str, Any]:
-    """Statuses other than ok, and whom they meet."""
+    """Statuses other than ok, by group."""
     statuses = [status for status in SYMBOLS if status != "ok" and everyone.statuses[status]]
     each = found.statuses.reshape(len(found), found.n)
     unlucky = np.isin(each[:, 0], ("not_robust", "not_valid"))
@@ -320,12 +325,12 @@ def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -
 
 
 def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str | None) -> Section:
-    some = delivered(first)
-    if not some.any():
-        return "No decision flips, so that there is nothing to be sure of."
+    valid = delivered(first)
+    if not valid.any():
+        return "No decision flips."
     bounds = dict(zip(sure.agreeing.tolist(), sure.lower_bound.tolist(), strict=True))
-    counted = sorted(Counter(sure.agreeing[some].tolist()).items(), reverse=True)
-    n = int(some.sum())
+    counted = sorted(Counter(sure.agreeing[valid].tolist()).items(), reverse=True)
+    n = int(valid.sum())
     lines = [
         {
             "agreeing": agreeing,
@@ -334,16 +339,16 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
             "share": percent(count / n),
             "bar": share_bar(count / n, 0.0, 0.0, f"{count} of {n} {noun}"),
         }
-        for agreeing, count in counted[:_MOST_COUNTS]
+        for agreeing, count in counted[:_MAX_COUNTS]
     ]
     return {
         "models": sure.n,
         "confidence": precise(sure.confidence),
         "promise": precise(first.survival),
-        # All of n agreeing proves (1 - confidence) to the power of 1 / n.
+        # If all n models agree, the lower bound is (1 - confidence) to the power of 1 / n.
         "needed": math.ceil(math.log(1.0 - sure.confidence) / math.log(first.survival) - 1e-9),
         "lines": lines,
-        "fewer": sum(count for _, count in counted[_MOST_COUNTS:]),
+        "fewer": sum(count for _, count in counted[_MAX_COUNTS:]),
         "noted": assumption,
         "assumption": Certificate.ASSUMPTION,
     }
@@ -351,12 +356,12 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
 
 def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
     if explainer is None:
-        return "It needs the explainer, to ask its models."
+        return "It needs the explainer and its models."
     if explainer.split_.test is None:
-        return "No models were set aside to ask."
+        return _NO_MODELS
     found = opinions(first, explainer)
     if found is None:
-        return "No decision flips, so that there is no after."
+        return "No decision flips."
     labels, before, after = _binned(found)
     says = "; ".join(f"{label}: {b} before, {a} after" for label, b, a in zip(labels, before, after, strict=True))
     words = Words(
@@ -372,13 +377,13 @@ def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) ->
         "chart": mirrored(before, after, labels, words),
         "measures": [
             ("Models that decide for the target, on average", *means),
-            (f"{noun.capitalize()} that the models are split about", *split),
+            (f"{noun.capitalize()} that the models disagree about", *split),
             (
-                "How often two models drawn at random differ, 1 being an even split",
+                "Disagreement of two random models, on average (1: an even split)",
                 *(f"{value:.3f}" for value in measures["disagreement"]),
             ),
             (
-                "Lowest to highest probability any two models give, on average",
+                "Difference of the highest and lowest probability, on average",
                 *(f"{value:.3f}" for value in measures["range"]),
             ),
         ],
@@ -386,9 +391,9 @@ def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) ->
 
 
 def _binned(found: Opinions) -> tuple[list[str], list[int], list[int]]:
-    """Counts of agreeing models, each by itself where they are few, else in bands with none and all apart."""
+    """Histogram of agreeing models: one bin for each count if there are few, else bands between none and all."""
     m = found.models
-    if m <= _MOST_COUNTS:
+    if m <= _MAX_COUNTS:
         labels = [f"{k} of {m}" if k in (0, m) else f"{k}" for k in range(m + 1)]
         edges = np.arange(m + 2) - 0.5
     else:
@@ -401,8 +406,8 @@ def _binned(found: Opinions) -> tuple[list[str], list[int], list[int]]:
 
 
 def _largest(groups: Sequence[Group]) -> list[Group]:
-    """As many as a page can hold, in their order."""
-    places = sorted(range(len(groups)), key=lambda place: -groups[place].rows)[:_MOST_GROUPS]
+    """The largest groups, as many as the page shows, in their order."""
+    places = sorted(range(len(groups)), key=lambda place: -groups[place].rows)[:_MAX_GROUPS]
     return [groups[place] for place in sorted(places)]
 
 

@@ -1,4 +1,4 @@
-"""An audit as one HTML page that needs nothing else: no network, no script; for bright and dark screens, and paper."""
+"""A self-contained HTML page of an audit, without scripts, for light and dark screens and for print."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from avcg.report.svg import Part, share_bar, stacked_bar
 if TYPE_CHECKING:
     from avcg.auditing.audit import Audit
 
-_MOST_LOST = 200
+_MAX_LOST = 200
 
 
 def page(audit: Audit, by: str | None = None) -> str:
-    """The page.
+    """Render an audit as an HTML page, which loads nothing else.
 
     Args:
-        audit: What to show.
-        by: A column of the factuals to group by.
+        audit: The audit.
+        by: Column of the rows to group by; None: there are no groups.
     """
     total = audit.summary().to_dict()
     lost = np.flatnonzero(audit.frame["verdict"] == "lost")
@@ -43,22 +43,22 @@ def page(audit: Audit, by: str | None = None) -> str:
         "asked": audit.replacements is not None,
         "bar": stacked_bar(parts, f"{total['holds']} hold, {total['lost']} are lost"),
         "tables": _tables(audit, by),
-        "lost": _lost(audit, lost[:_MOST_LOST]),
-        "more": max(0, len(lost) - _MOST_LOST),
+        "lost": _lost(audit, lost[:_MAX_LOST]),
+        "more": max(0, len(lost) - _MAX_LOST),
         "untold": len(audit.frame) - total["told"],
     }
     return fill("audit.html.j2", context)
 
 
 def _tables(audit: Audit, by: str | None) -> list[dict[str, Any]]:
-    """What is counted by what, with bars."""
-    found = [] if by is None else [(f"By {by}", by, audit.by(by))]
+    """Tables of counts, with bars."""
+    tables = [] if by is None else [(f"By {by}", by, audit.by(by))]
     if audit.answers.changed is not None:
-        found.append(("By what was to change", "column", audit.by_change()))
-        found.append(("By how much was to change", "columns to change", audit.by_count()))
+        tables.append(("By column to change", "column", audit.by_change()))
+        tables.append(("By number of columns to change", "columns to change", audit.by_count()))
     return [
         {"title": title, "what": what, "lines": [_line(label, line) for label, line in table.iterrows()]}
-        for title, what, table in found
+        for title, what, table in tables
     ]
 
 
@@ -78,15 +78,20 @@ def _line(label: Any, line: pd.Series[Any]) -> dict[str, Any]:
 
 
 def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
-    """Before, what was told, and what to tell instead, for some lost answers."""
+    """Old values, advised values and replacements of lost answers.
+
+    Args:
+        audit: The audit.
+        places: Positions of the lost answers to show.
+    """
     delivered = [option for row in audit.answers for option in row.options]
     instead = [] if audit.replacements is None else [row.options[0] for row in audit.replacements]
-    found = []
-    for at, place in enumerate(places):
+    lost = []
+    for i, place in enumerate(places):
         line = audit.frame.iloc[place]
-        new = instead[at] if instead and line["replacement"] else None
+        new = instead[i] if instead and line["replacement"] else None
         names = dict.fromkeys([*delivered[place].changes, *(new.changes if new else ())])
-        found.append(
+        lost.append(
             {
                 "label": short(audit.frame.index[place]),
                 "target": line["target"],
@@ -99,7 +104,7 @@ def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
                 "extra": f"{line['extra_distance']:+.2f}" if new else "",
             }
         )
-    return found
+    return lost
 
 
 def _cell(name: str, delivered: Mapping[str, tuple[Any, Any]], new: Option | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Small pictures for pages, before, after and what differs, as PNG inside the page; no imaging library needed."""
+"""Small images for pages (before, after and difference), as PNG data inside the page and without an imaging library."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.images import Pixels, layout_of
 
-_LARGEST = 96  # pixels of a side
-# What rises is blue and what falls is vermilion, told apart by those who see no red or no green; grey: as before.
-_RISES, _SAME, _FALLS = np.array([0, 114, 178]), np.array([236, 236, 236]), np.array([213, 94, 0])
+_MAX_SIDE = 96  # pixels
+# Brighter pixels are blue and darker ones vermilion, which colour-blind people can tell apart; grey: unchanged.
+_BRIGHTER, _SAME, _DARKER = np.array([0, 114, 178]), np.array([236, 236, 236]), np.array([213, 94, 0])
 
 Bytes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Triple:
-    """Three pictures as addresses that hold them."""
+    """Three images as ``data:`` addresses."""
 
     before: str
     after: str
@@ -31,14 +31,14 @@ class Triple:
 
 
 def triples(answers: Counterfactuals, explainer: Explainer | None = None) -> list[list[Triple]]:
-    """For each row, its picture beside each of its answers.
+    """The images of each answer, by row.
 
     Args:
-        answers: With images.
-        explainer: Knows where the channels are; None: read off the shape.
+        answers: Answers for images.
+        explainer: The fitted method, which knows the axis of channels; None: it is inferred from the shape.
 
     Raises:
-        DataError: If where the channels are cannot be read off the shape.
+        DataError: If the axis of channels cannot be inferred from the shape.
     """
     layout = layout_of(None if explainer is None else explainer.space_, answers.factuals)
     before = _small(answers.factuals, layout)
@@ -54,10 +54,10 @@ def triples(answers: Counterfactuals, explainer: Explainer | None = None) -> lis
 
 
 def png(pixels: Bytes) -> bytes:
-    """A picture as a PNG file.
+    """Encode an image as PNG.
 
     Args:
-        pixels: (H, W, 3).
+        pixels: (H, W, 3) colours.
 
     >>> png(np.zeros((2, 2, 3), np.uint8))[1:4]
     b'PNG'
@@ -74,10 +74,10 @@ def png(pixels: Bytes) -> bytes:
 
 
 def _small(images: Pixels, layout: str) -> NDArray[np.float64]:
-    """(N, H, W, C) floats, not larger than what is shown: blocks of pixels by their mean."""
+    """(N, H, W, C) images reduced to the size that is shown, by means of blocks of pixels."""
     pixels = np.asarray(images, np.float64)
     pixels = pixels[..., None] if layout == "none" else pixels if layout == "last" else np.moveaxis(pixels, 1, -1)
-    size = -(-max(pixels.shape[1:3]) // _LARGEST)
+    size = -(-max(pixels.shape[1:3]) // _MAX_SIDE)
     high, wide = (max(side // size, 1) for side in pixels.shape[1:3])
     size_high, size_wide = min(size, pixels.shape[1]), min(size, pixels.shape[2])
     blocks = pixels[:, : high * size_high, : wide * size_wide]
@@ -89,14 +89,14 @@ def _triple(
 ) -> tuple[Bytes, Bytes, Bytes]:
     span = (high - low) or 1.0
     change = (after - before).mean(axis=-1, keepdims=True) / span
-    way = np.where(change > 0, _RISES, _FALLS)
+    way = np.where(change > 0, _BRIGHTER, _DARKER)
     strength = np.clip(np.abs(change) / (np.abs(change).max() or 1.0), 0.0, 1.0)
     shown = [_coloured(np.clip((one - low) / span, 0.0, 1.0)) for one in (before, after)]
     return shown[0], shown[1], np.round(_SAME + strength * (way - _SAME)).astype(np.uint8)
 
 
 def _coloured(shares: NDArray[np.float64]) -> Bytes:
-    """(H, W, C) from 0 to 1 to (H, W, 3); other than three channels are shown by their mean."""
+    """(H, W, 3) colours of (H, W, C) values between 0 and 1; if C is not 3, grey by the mean of the channels."""
     colours = shares if shares.shape[-1] == 3 else shares.mean(axis=-1, keepdims=True).repeat(3, axis=-1)
     return np.round(255 * colours).astype(np.uint8)
 

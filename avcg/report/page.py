@@ -1,4 +1,4 @@
-"""What all pages share: how templates are filled, and how values are written for people."""
+"""Rendering of templates, and formatting of values, for all pages."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 from avcg.metrics.groups import MISSING
 from avcg.space.reading import is_gap
 
-_LONGEST = 80  # characters of a value; a page is for looking at
+_MAX_LENGTH = 80  # characters of a value
 
 
 def fill(template: str, context: Mapping[str, Any]) -> str:
-    """A page from its template. Everything is escaped but what is `Markup` already.
+    """Render a template of the package. Every value is escaped, except `Markup`.
 
     Args:
-        template: A file among the package's templates.
-        context: What it asks for; a name it asks for in vain is an error.
+        template: File name of the template.
+        context: Values by name; a name that is missing is an error.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=PackageLoader("avcg.report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text: str = made.get_template(template).render(context)
+    text: str = environment.get_template(template).render(context)
     return text
 
 
 def short(value: Any) -> str:
-    """A value as people read it.
+    """Format any value for people, cut off after 80 characters.
 
     >>> short(0.1 + 0.2), short(None), short("rent"), short(("north", 7)), short(1234567.0)
     ('0.3', 'missing', 'rent', 'north / 7', '1234567')
@@ -43,11 +43,11 @@ def short(value: Any) -> str:
     if isinstance(value, tuple):  # the label of a row with an index of several levels
         return " / ".join(short(part) for part in value)
     text = figure(value, 6) if isinstance(value, float) else str(value)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 1]}…"
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """A number with so many digits that count, and no power of ten where people write none.
+    """Format a number with a few significant digits, and without an exponent if it is large.
 
     >>> figure(0.12345), figure(11612.4, 4), figure(2.5e-9)
     ('0.123', '11612', '2.5e-09')
@@ -56,7 +56,7 @@ def figure(value: float, digits: int = 3) -> str:
 
 
 def signed(value: float) -> str:
-    """A change, with its sign.
+    """Format a change of a number, with its sign.
 
     >>> signed(12.5)
     '+12.5'
@@ -66,7 +66,7 @@ def signed(value: float) -> str:
 
 
 def percent(share: float, digits: int = 0) -> str:
-    """A share as people read it: of none, there is none, and only all is 100 %.
+    """Format a share: only 1 is 100 %, only 0 is 0 %, and NaN (a share of nothing) is "none".
 
     >>> percent(0.916), percent(0.998), percent(0.998, 1), percent(1.0), percent(0.001), percent(float("nan"))
     ('92 %', '>99 %', '99.8 %', '100 %', '<1 %', 'none')
@@ -80,7 +80,7 @@ def percent(share: float, digits: int = 0) -> str:
 
 
 def precise(share: float) -> str:
-    """A share that somebody chose, such as a promise, as it was chosen.
+    """Format a share that was chosen, such as a promise, with all its digits.
 
     >>> precise(0.995), precise(0.95)
     ('99.5 %', '95 %')
@@ -89,7 +89,7 @@ def precise(share: float) -> str:
 
 
 def at_least(share: float) -> str:
-    """A lower bound, which rounding must not raise.
+    """Format a lower bound, rounded down.
 
     >>> at_least(0.749), at_least(0.55)
     ('74 %', '55 %')

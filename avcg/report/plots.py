@@ -1,4 +1,4 @@
-"""Static pictures of answers, by matplotlib (the extra ``plots``), without touching its global state."""
+"""Plots of answers with matplotlib (the extra ``plots``), without touching its global state."""
 
 from __future__ import annotations
 
@@ -14,25 +14,28 @@ from avcg.space.reading import is_gap
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Blue and orange of Okabe and Ito: told apart by those who see no red or no green, and in grey.
+# Blue and orange of Okabe and Ito, which differ for colour-blind people and in grey.
 _BEFORE, _AFTER, _LINE = "#0072B2", "#D55E00", "#999999"
-_MOST_CHANGES = 8
+_MAX_CHANGES = 8
 _KINDS = (".png", ".svg", ".pdf")
 
 
 def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: int = 3) -> Path:
-    """Who would have to change what: one panel for each of the first rows, one line for each change.
+    """Plot the changes of the first rows: one panel for each row, one line for each change.
 
-    A number is drawn where it lies between the lowest and the highest of all factuals and answers; a category is
-    written out.
+    Numbers are placed between the lowest and highest value of all rows and answers; categories are written out.
 
     Args:
-        answers: For tables.
-        path: Where to write, ``.png``, ``.svg`` or ``.pdf``.
-        rows: How many rows to draw.
+        answers: Answers for tables.
+        path: Path of the file to write, ``.png``, ``.svg`` or ``.pdf``.
+        rows: Number of rows to draw, 3 by default.
+
+    Returns:
+        The path.
 
     Raises:
-        MissingExtraError: Without matplotlib.
+        DataError: If the answers are for images.
+        MissingExtraError: If matplotlib is not installed.
     """
     target = check_picture(path)
     if answers.changed is None:
@@ -43,7 +46,7 @@ def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: i
     except ImportError:
         raise MissingExtraError("matplotlib", "plots", "Drawing answers") from None
     shown = [row for row, _ in zip(answers, range(check_int(rows, "'rows' of plot_changes", 1)), strict=False)]
-    heights = [1.2 + min(len(row.changes), _MOST_CHANGES) for row in shown]
+    heights = [1.2 + min(len(row.changes), _MAX_CHANGES) for row in shown]
     figure = Figure(figsize=(9.0, 0.42 * sum(heights) + 0.6), layout="constrained")
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(shown), 1, squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
@@ -57,16 +60,16 @@ def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: i
 
 
 def check_picture(path: str | os.PathLike[str]) -> Path:
-    """Where a picture is to go, if one can go there.
+    """Check that a plot can be written to a path, before slow work is done for it.
 
     Raises:
-        SettingError: If the folder does not exist, or the kind of file is not known.
+        SettingError: If the folder does not exist, or the name has another ending.
     """
     target = Path(path)
     if target.suffix not in _KINDS:
-        raise SettingError(f"A picture must end in {enumerate_some(_KINDS)}. Got {str(path)!r} instead.")
+        raise SettingError(f"The name of a plot must end in {enumerate_some(_KINDS)}. Got {str(path)!r} instead.")
     if not target.parent.is_dir():
-        raise SettingError(f"There is no folder {str(target.parent)!r} to draw a picture in. Make it first.")
+        raise SettingError(f"There is no folder {str(target.parent)!r} to write a plot to. Create it first.")
     return target
 
 
@@ -74,7 +77,7 @@ def _draw(panel: Axes, row: Row, answers: Counterfactuals) -> None:
     option = row.options[0]
     panel.set_title(f"{row.index}  →  {row.target}     {_sure(option, answers)}", loc="left", fontsize=10)
     changes = list(option.changes.items())
-    lines = changes[:_MOST_CHANGES]
+    lines = changes[:_MAX_CHANGES]
     for y, (name, (before, after)) in enumerate(lines):
         ends = _ends(answers, name, before, after)
         if ends is None:
@@ -104,7 +107,7 @@ def _sure(option: Option, answers: Counterfactuals) -> str:
 
 
 def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple[float, float] | None:
-    """Where both values lie between the lowest and the highest; None where they are no numbers."""
+    """Positions of two values between the lowest (0) and highest (1) of the column; None if they are not numbers."""
     numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (before, after))
     if not numeric:
         return None

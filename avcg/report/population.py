@@ -1,6 +1,6 @@
-"""What answers say about all who asked: which columns carry recourse, what it costs whom, and what models make of it.
+"""Statistics of answers over all rows: which columns change, what changes cost each group, and how models decide.
 
-Everyone counts once, by the first answer; a page with several answers each would else count the same person twice.
+Every row counts once, with its first answer.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
 from avcg.space.serialize import to_json
 
-_MOVES = 3  # of a category that are named
-_ROWS_AT_ONCE = 4096  # that models are asked about
+_MAX_MOVES = 3  # most common changes of a category that are listed
+_CHUNK_SIZE = 4096  # rows that models judge at a time
 
 
 @dataclass(frozen=True)
 class Share:
-    """A count of some, and what it says of others.
+    """A share with its confidence interval.
 
     Attributes:
-        count: How many.
-        n: Of how many.
-        share: The one over the other; not a number where there are none.
-        low: Of its interval.
-        high: Likewise.
+        count: Numerator.
+        n: Denominator.
+        share: Numerator over denominator; NaN if the denominator is 0.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
     """
 
     count: int
@@ -53,21 +53,21 @@ class Share:
 
     @classmethod
     def of(cls, count: int, n: int, confidence: float) -> Share:
-        """With its interval (Clopper-Pearson)."""
+        """The share of ``count`` in ``n``, with its Clopper-Pearson interval."""
         return cls(count, n, *share_of(count, n, confidence))
 
 
 @dataclass(frozen=True)
 class NumberMoves:
-    """How a number moves, among those whose answer changes it and who had a number before.
+    """Changes of a numeric column, over the answers that change it from one number to another.
 
     Attributes:
-        up: How many it rises for.
-        down: How many it falls for.
-        by: The change, with its sign.
-        before: Where it was.
-        after: Where it goes.
-        span: The lowest and the highest of all rows and answers.
+        up: Number of answers that raise it.
+        down: Number of answers that lower it.
+        by: Quartiles of the change, with its sign.
+        before: Quartiles of the old values.
+        after: Quartiles of the new values.
+        span: Lowest and highest value of all rows and answers.
     """
 
     up: int
@@ -80,15 +80,15 @@ class NumberMoves:
 
 @dataclass(frozen=True)
 class Column:
-    """What answers do to a column.
+    """Changes of a column over all valid answers.
 
     Attributes:
-        name: Of the column.
-        changed: By how many of those who were told something.
-        number: How it moves; None for categories, and where only gaps are filled.
-        moves: The most common ones, from, to and how often; empty for numbers.
-        other_moves: How often something else.
-        filled: Gaps that get a value.
+        name: Name of the column.
+        changed: Share of the answers that change it.
+        number: Changes of a numeric column; None for categories, and if only missing values are filled.
+        moves: The most common changes of a category: old value, new value, count; empty for numbers.
+        other_moves: Number of all other changes of a category.
+        filled: Number of missing values that are filled.
     """
 
     name: str
@@ -101,17 +101,18 @@ class Column:
 
 @dataclass(frozen=True)
 class Group:
-    """Those with the same value in a column, or in the same quarter of it.
+    """Rows with the same value in a column, or in the same quarter of it.
 
     Attributes:
-        label: The value or the quarter; None: everyone.
-        rows: How many there are.
-        statuses: By status, how many.
-        coverage: Of those who lack the decision, who has a change that flips it.
-        kept: Of these, who has one that the promised share of set-aside models agrees with; None without such models.
-        agreement: Of these, the mean share of set-aside models that agree.
-        distance: Of these; None where there are none.
-        changes: Of these, the mean number of columns; None for images.
+        label: The value or quarter; None: all rows.
+        rows: Number of rows.
+        statuses: Number of rows by status.
+        coverage: Share with a valid answer, of the rows that lack the decision.
+        kept: Share of the valid answers that the promised share of held-out models agrees with; None without such
+            models.
+        agreement: Mean share of held-out models that agree with a valid answer.
+        distance: Quartiles of the distance of valid answers; None if there are none.
+        changes: Mean number of columns that a valid answer changes; None for images.
     """
 
     label: Any
@@ -126,13 +127,13 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Opinions:
-    """What set-aside models say of those who were told something, before and after the change.
+    """Decisions of held-out models about rows with a valid answer, before and after the change.
 
     Attributes:
-        models: How many were asked.
-        before: (N,) how many decide for the target about the row.
-        after: (N,) the same about the answer.
-        measures: By name, before and after, the mean over rows.
+        models: Number of models.
+        before: (N,) number of models that decide for the target, given the row.
+        after: (N,) number of models that decide for the target, given the answer.
+        measures: Means over rows before and after, by name of the measure.
     """
 
     models: int
@@ -142,10 +143,10 @@ class Opinions:
 
 
 def check_columns(answers: Counterfactuals) -> None:
-    """Refuse answers of tables whose parts do not speak of the same columns.
+    """Refuse answers of tables whose rows, answers and changes do not have the same columns.
 
     Raises:
-        DataError: With the column.
+        DataError: If a column is in one of them alone. The message names it.
     """
     if answers.changed is None:
         return
@@ -156,26 +157,26 @@ def check_columns(answers: Counterfactuals) -> None:
             raise DataError(f"The column {strange[0]!r} is in the {where} alone. Give both the same columns.")
     if answers.changed.shape[1] != len(rows):
         count = answers.changed.shape[1]
-        raise DataError(f"'changed' speaks of {count} of {len(rows)} columns. Give answers as they were generated.")
+        raise DataError(f"'changed' has {count} columns, not {len(rows)}. Give the answers as they were generated.")
 
 
 def delivered(answers: Counterfactuals) -> Flags:
-    """(N,) whose decision flips."""
+    """(N,) which answers flip the decision."""
     return np.isin(answers.statuses, TOLD)
 
 
 def quartiles(values: Floats) -> Quartiles:
-    """Of one value or more."""
+    """The quartiles of at least one value."""
     low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
     return Quartiles(low, middle, high)
 
 
 def number_columns(answers: Counterfactuals, explainer: Explainer | None) -> frozenset[str]:
-    """The columns that hold numbers.
+    """Names of the numeric columns.
 
     Args:
-        answers: Any; images have none.
-        explainer: Knows which numbers stand for categories; None: numbers are numbers.
+        answers: Answers; those of images have no columns.
+        explainer: The fitted method, whose schema says which numbers are categories; None: the dtypes decide.
     """
     if answers.changed is None:
         return frozenset()
@@ -186,20 +187,20 @@ def number_columns(answers: Counterfactuals, explainer: Explainer | None) -> fro
 
 
 def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float) -> list[Column]:
-    """What answers do to each column, the one changed most first; columns that nobody changes come last.
+    """Changes of each column, the column that is changed most often first.
 
     Args:
-        first: One answer a row, of tables.
-        numbers: Columns that hold numbers.
-        confidence: Of intervals.
+        first: The first answer of each row of a table.
+        numbers: Names of the numeric columns.
+        confidence: Confidence of intervals.
     """
     assert first.changed is not None
-    some = delivered(first)
+    valid = delivered(first)
     rows, stood = (nw.from_native(part, eager_only=True) for part in (first.factuals, first.answers))
     found = []
     for place, name in enumerate(rows.columns):
-        where = np.flatnonzero(first.changed[:, place] & some)
-        share = Share.of(len(where), int(some.sum()), confidence)
+        where = np.flatnonzero(first.changed[:, place] & valid)
+        share = Share.of(len(where), int(valid.sum()), confidence)
         before, after = ([to_json(value) for value in part[name].to_list()] for part in (rows, stood))
         pairs = [(before[i], after[i]) for i in where]
         if name in numbers:
@@ -207,7 +208,7 @@ def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float
             found.append(Column(name, share, _moves(pairs, [*before, *after]), (), 0, filled))
         else:
             counted = Counter(pairs)
-            common = sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))[:_MOVES]
+            common = sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))[:_MAX_MOVES]
             rest = len(pairs) - sum(count for _, count in common)
             found.append(Column(name, share, None, tuple((*pair, count) for pair, count in common), rest, 0))
     return sorted(found, key=lambda column: -column.changed.count)
@@ -230,7 +231,12 @@ def _moves(pairs: Sequence[tuple[Any, Any]], everything: Sequence[Any]) -> Numbe
 
 
 def combinations(first: Counterfactuals, most: int) -> list[tuple[tuple[str, ...], int]]:
-    """The sets of columns that are changed together most often, and by how many."""
+    """The sets of columns that are changed together most often, with their counts.
+
+    Args:
+        first: The first answer of each row of a table.
+        most: Largest number of sets.
+    """
     assert first.changed is not None
     names = [str(name) for name in nw.from_native(first.factuals, eager_only=True).columns]
     sets = Counter(tuple(names[j] for j in np.flatnonzero(row)) for row in first.changed[delivered(first)])
@@ -238,12 +244,12 @@ def combinations(first: Counterfactuals, most: int) -> list[tuple[tuple[str, ...
 
 
 def by_group(first: Counterfactuals, by: str | None, confidence: float) -> list[Group]:
-    """What recourse costs and whom it serves: everyone, or group by group in their order.
+    """Coverage and cost of recourse over all rows, or by group in their order.
 
     Args:
-        first: One answer a row.
-        by: A column of the factuals, numbers in quarters; None: everyone.
-        confidence: Of intervals.
+        first: The first answer of each row.
+        by: Column of the rows to group by, numbers in quarters; None: one group of all rows.
+        confidence: Confidence of intervals.
     """
     if by is None:
         return [_group(None, first, np.ones(len(first), bool), confidence)]
@@ -268,11 +274,11 @@ def _group(label: Any, first: Counterfactuals, mine: Flags, confidence: float) -
 
 
 def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
-    """Ask the models that were set aside about rows and answers; None where nobody was told anything.
+    """Let the held-out models decide about rows and valid answers; None if there are none.
 
     Args:
-        first: One answer a row.
-        explainer: Fitted, with models set aside.
+        first: The first answer of each row.
+        explainer: The fitted method.
     """
     fresh, deployed = explainer.split_.test, explainer.deployed_
     places = np.flatnonzero(delivered(first))
@@ -281,7 +287,7 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
     targets = class_positions(first.target, explainer.classes_)
     votes: dict[str, list[NDArray[np.int64]]] = {"before": [], "after": []}
     sums: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-    for part in np.split(places, range(_ROWS_AT_ONCE, len(places), _ROWS_AT_ONCE)):
+    for part in np.split(places, range(_CHUNK_SIZE, len(places), _CHUNK_SIZE)):
         target = targets[torch.from_numpy(part)]
         for side, table in (("before", first.factuals), ("after", first.answers)):
             rows = take_rows(table, part)

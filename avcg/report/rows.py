@@ -1,4 +1,4 @@
-"""People one by one: what each would have to change, from what to what, and how sure that is."""
+"""The table of single rows on a page: what each would have to change, and how sure that is."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SYMBOLS: Mapping[str, str] = {
     "already_target": "=",
 }
 _UNCHANGED = ("already_target", "infeasible")
-_MOST_ROWS, _MOST_PICTURES, _MOST_OPTIONS, _MOST_CHANGES = 200, 40, 5, 12
+_MAX_ROWS, _MAX_PICTURES, _MAX_OPTIONS, _MAX_CHANGES = 200, 40, 5, 12
 
 
 def spoken(status: str) -> str:
-    """A status as people say it.
+    """A status in words.
 
     >>> spoken("not_robust")
     'not robust'
@@ -38,31 +38,31 @@ def spoken(status: str) -> str:
 
 
 def listed(answers: Counterfactuals, explainer: Explainer | None, numbers: frozenset[str]) -> dict[str, Any]:
-    """The first people, or pictures, with their answers; those who have the decision already come last.
+    """The first rows with their answers; rows that have the decision already come last.
 
     Args:
-        answers: Any.
-        explainer: Knows how pictures are laid out; None: read off their shape.
-        numbers: Columns that hold numbers.
+        answers: Answers for tables or images.
+        explainer: The fitted method, which knows the axis of channels of images; None: it is inferred from the shape.
+        numbers: Names of the numeric columns.
     """
     images = answers.changed is None
     order = np.argsort(answers.statuses[:: answers.n] == "already_target", kind="stable")
-    shown = order[: _MOST_PICTURES if images else _MOST_ROWS]
-    some = answers.take(shown, min(answers.n, _MOST_OPTIONS))
+    shown = order[: _MAX_PICTURES if images else _MAX_ROWS]
+    first = answers.take(shown, min(answers.n, _MAX_OPTIONS))
     drawn: list[list[Triple]] = []
-    if images and len(some):
+    if images and len(first):
         try:
-            drawn = triples(some, explainer)
-        except DataError:  # where the channels are cannot be told: the page does without pictures
+            drawn = triples(first, explainer)
+        except DataError:  # the axis of channels cannot be inferred, and the page says so
             drawn = []
     return {
         "index": _index_name(answers),
         "rows": [
-            {"label": short(label), **_row(row, some, drawn[place] if drawn else [], numbers)}
-            for place, (label, row) in enumerate(zip(_labels(answers, shown), some, strict=True))
+            {"label": short(label), **_row(row, first, drawn[i] if drawn else [], numbers)}
+            for i, (label, row) in enumerate(zip(_labels(answers, shown), first, strict=True))
         ],
         "more": len(answers) - len(shown),
-        "unseen": max(0, answers.n - _MOST_OPTIONS),
+        "unseen": max(0, answers.n - _MAX_OPTIONS),
         "sure": answers.certificate is not None,
         "images": images,
         "drawn": bool(drawn),
@@ -70,7 +70,7 @@ def listed(answers: Counterfactuals, explainer: Explainer | None, numbers: froze
 
 
 def _labels(answers: Counterfactuals, rows: NDArray[np.intp]) -> list[Any]:
-    """In the user's frame, or among all rows."""
+    """Index labels in the user's frame, or positions among all rows."""
     own = answers.factuals.index if isinstance(answers.factuals, pd.DataFrame) else pd.RangeIndex(len(answers))
     return own[rows].tolist()
 
@@ -103,8 +103,8 @@ def _option(
         "kind": option.status,
         "symbol": SYMBOLS[option.status],
         "why": MEANING[option.status] if option.status != "ok" else "",
-        "changes": [_change(name, *pair, name in numbers) for name, pair in changes[:_MOST_CHANGES]],
-        "more": max(0, len(changes) - _MOST_CHANGES),
+        "changes": [_change(name, *pair, name in numbers) for name, pair in changes[:_MAX_CHANGES]],
+        "more": max(0, len(changes) - _MAX_CHANGES),
         "unchanged": option.status in _UNCHANGED,
         "repeated": option.repeated,
         "picture": picture,

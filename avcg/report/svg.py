@@ -1,7 +1,7 @@
 """Charts as inline SVG, drawn by hand: no script, no network, no plotting library.
 
-Colours are classes of the page's style, so that a chart follows a dark screen and paper. Nothing is told by colour
-alone: marks differ in shape or place, or carry their number. Every text is escaped, for it may be anybody's.
+Colours are classes of the page's style sheet, which has versions for dark screens and print. No information is given by
+colour alone: marks also differ in shape or position, or carry a number. Every text is escaped.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from markupsafe import Markup
 
 from avcg.report.page import figure
 
-_WIDE, _HIGH = 640.0, 260.0  # of a chart, in its own units
-_BAR = 240.0
-_FEWEST_SHOWN = 26.0  # a part of a bar must be as wide to carry its number
+_WIDTH, _HEIGHT = 640.0, 260.0  # of a chart, in units of its viewBox
+_BAR_WIDTH = 240.0
+_LABEL_PADDING = 26.0  # width that a part of a bar needs beside its label
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part of a whole.
+    """A part of a stacked bar.
 
     Attributes:
-        kind: A class of the page's style.
-        count: How many.
-        label: What is written on it.
+        kind: Class in the style sheet.
+        count: Size of the part.
+        label: Text on the part.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Quartiles:
-    """A quarter lies below the first, half below the middle, a quarter above the last."""
+    """The three quartiles of some values."""
 
     low: float
     middle: float
@@ -48,10 +48,10 @@ class Point:
     """A point of a frontier.
 
     Attributes:
-        x: To the right.
-        y: Upwards.
-        error: What y is give or take.
-        best: Whether no other point is better in one and no worse in the other.
+        x: Horizontal coordinate.
+        y: Vertical coordinate.
+        error: Half the length of the error bar of ``y``.
+        best: Whether the point is on the Pareto front.
     """
 
     x: float
@@ -62,12 +62,12 @@ class Point:
 
 @dataclass(frozen=True)
 class Words:
-    """What is written around a chart.
+    """Texts of a chart.
 
     Attributes:
-        title: What it shows, in a few words.
-        says: The same in numbers, for those who do not see it.
-        across: Below the horizontal axis.
+        title: Title of the chart.
+        says: The data in words, for screen readers.
+        across: Label of the horizontal axis.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Words:
 
 @dataclass(frozen=True)
 class _Axis:
-    """From values to places."""
+    """A linear map from values to coordinates."""
 
     low: float
     high: float
@@ -90,7 +90,7 @@ class _Axis:
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers from one at or below the lowest to one at or above the highest.
+    """Round numbers that span a range, at most about ``most`` steps apart.
 
     >>> ticks(0.03, 0.97)
     [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
@@ -105,36 +105,36 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def share_bar(share: float, low: float, high: float, says: str, rest: str = "track") -> Markup:
-    """A share as a bar with its interval as a line.
+    """A share as a bar, with its interval as a line.
 
     Args:
-        share: From 0 to 1; nothing is drawn for what is not a number.
-        low: Where the interval begins.
-        high: Where it ends.
-        says: For those who do not see it.
-        rest: The class of what is left of the whole.
+        share: Share from 0 to 1; NaN draws nothing.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        says: The data in words, for screen readers.
+        rest: Class in the style sheet of the rest of the bar.
     """
-    filled = _rect(0, 2, 0.0 if share != share else _BAR * share, 12, "holds")
-    whisker = _line(_BAR * low, 8, _BAR * high, 8, "whisker")
-    return _svg(_BAR, 16, "bar", says, _rect(0, 2, _BAR, 12, rest), filled, whisker)
+    filled = _rect(0, 2, 0.0 if share != share else _BAR_WIDTH * share, 12, "holds")
+    whisker = _line(_BAR_WIDTH * low, 8, _BAR_WIDTH * high, 8, "whisker")
+    return _svg(_BAR_WIDTH, 16, "bar", says, _rect(0, 2, _BAR_WIDTH, 12, rest), filled, whisker)
 
 
 def stacked_bar(parts: Sequence[Part], says: str) -> Markup:
-    """Parts of a whole side by side, each with its label where there is room for one."""
+    """Parts of a total side by side, with labels where there is room."""
     whole, width, height = sum(part.count for part in parts), 1000.0, 44.0
     drawn, at = [], 0.0
     for part in parts:
         if part.count:
             size = width * part.count / whole
             drawn.append(_rect(at, 0, max(size - 2, 1), height, part.kind))
-            if size > _FEWEST_SHOWN + 9 * len(part.label):
+            if size > _LABEL_PADDING + 9 * len(part.label):
                 drawn.append(_text(at + size / 2 - 1, height / 2 + 6, part.label, f"on-{part.kind}", "middle"))
             at += size
     return _svg(width, height, "wide", says, *drawn)
 
 
 def dumbbell(before: float, after: float, says: str) -> Markup:
-    """Two places between 0 and 1, the first hollow, the second full, with an arrow between them."""
+    """Two values between 0 and 1 on a line: a hollow circle, and a full one where it ends."""
     axis = _Axis(0.0, 1.0, 7.0, 133.0)
     start, stop = axis(before), axis(after)
     drawn = [_line(axis(0), 9, axis(1), 9, "rail"), *(_line(axis(x), 5, axis(x), 13, "rail") for x in (0, 0.5, 1))]
@@ -144,7 +144,7 @@ def dumbbell(before: float, after: float, says: str) -> Markup:
 
 
 def quartile_bar(found: Quartiles, low: float, high: float, says: str) -> Markup:
-    """Where the middle half lies between the lowest and the highest of all groups, with the median as a line."""
+    """The middle half as a box and the median as a line, on a scale from ``low`` to ``high``."""
     axis = _Axis(low, high, 4.0, 156.0)
     box = _rect(axis(found.low), 4, max(axis(found.high) - axis(found.low), 1.5), 10, "box")
     median = _line(axis(found.middle), 1, axis(found.middle), 17, "median")
@@ -152,7 +152,7 @@ def quartile_bar(found: Quartiles, low: float, high: float, says: str) -> Markup
 
 
 def shift(before: Quartiles, after: Quartiles, low: float, high: float, says: str) -> Markup:
-    """Where the middle half was (above, hollow) and where it goes (below, full), and what becomes of the median."""
+    """The middle half before (above, hollow) and after (below, full), with a line from median to median."""
     axis, drawn = _Axis(low, high, 4.0, 216.0), [_line(4, 17, 216, 17, "rail")]
     for found, y, kind in ((before, 3, "hollow"), (after, 21, "full")):
         drawn.append(_rect(axis(found.low), y, max(axis(found.high) - axis(found.low), 2), 9, kind))
@@ -162,13 +162,13 @@ def shift(before: Quartiles, after: Quartiles, low: float, high: float, says: st
 
 
 def columns(counts: Sequence[int], labels: Sequence[str], words: Words) -> Markup:
-    """Counts as columns with their number on top, each with its label below."""
+    """A column chart, with counts on top of the columns and labels below."""
     return _columns([(counts, "holds", 1)], labels, words, (), 420.0)
 
 
 def mirrored(before: Sequence[int], after: Sequence[int], labels: Sequence[str], words: Words) -> Markup:
-    """Counts after as columns that rise from a line, and before as hollow ones that hang from it."""
-    return _columns([(after, "holds", 1), (before, "hanging", -1)], labels, words, ("after", "before"), _WIDE)
+    """A mirrored column chart: counts after rise from a line, and counts before hang from it, hollow."""
+    return _columns([(after, "holds", 1), (before, "hanging", -1)], labels, words, ("after", "before"), _WIDTH)
 
 
 def _columns(
@@ -202,20 +202,20 @@ def _columns(
 
 
 def frontier(points: Sequence[Point], chosen: int, promise: float, chosen_says: str, words: Words) -> Markup:
-    """Survival against distance: what each step costs, what was promised, and what was chosen.
+    """Survival against distance, with the promise as a line and the chosen point in a ring.
 
     Args:
-        points: In the order in which they are joined.
-        chosen: Which of them was.
-        promise: A line across.
-        chosen_says: Written beside the chosen one.
-        words: Around it.
+        points: Points in the order in which they are joined.
+        chosen: Position of the chosen point.
+        promise: Survival that is promised.
+        chosen_says: Label of the chosen point.
+        words: Texts of the chart.
     """
     lows, highs = [p.y - p.error for p in points], [min(p.y + p.error, 1.0) for p in points]
     lowest, highest = min([promise, *lows]), max([promise, *highs])
     xs = ticks(min(p.x for p in points), max(p.x for p in points))
     ys = ticks(lowest - 0.04 * (highest - lowest), highest)  # so that the promise does not lie on the axis
-    across, up = _Axis(xs[0], xs[-1], 80.0, _WIDE - 16), _Axis(ys[0], ys[-1], _HIGH + 20, 16.0)
+    across, up = _Axis(xs[0], xs[-1], 80.0, _WIDTH - 16), _Axis(ys[0], ys[-1], _HEIGHT + 20, 16.0)
     drawn = _grid(xs, ys, across, up, words.across, "share of models that agree")
     line = up(promise)
     drawn += [_line(across.start, line, across.stop, line, "promise")]
@@ -229,11 +229,17 @@ def frontier(points: Sequence[Point], chosen: int, promise: float, chosen_says: 
     right = x < (across.start + across.stop) * 0.6
     drawn += [_circle(x, y, 9, "ring"), _circle(x, y, 4.5, "full")]
     drawn.append(_text(x + (14 if right else -14), y + 22, chosen_says, "note", "start" if right else "end"))
-    return _chart(_WIDE, _HIGH + 64, "chart", words, *drawn)
+    return _chart(_WIDTH, _HEIGHT + 64, "chart", words, *drawn)
 
 
 def curve(values: Sequence[float], words: Words, limit: float | None = None) -> Markup:
-    """One small curve by epoch, with its last value; below `limit`, a dashed line, something is wrong."""
+    """A small curve by epoch with its last value.
+
+    Args:
+        values: One value for each epoch; NaN is left out.
+        words: Texts of the chart.
+        limit: Value of a dashed line below which something is wrong; None: no line.
+    """
     width, height = 300.0, 170.0
     known = [value for value in values if value == value]
     ys = ticks(min([0.0, *known]), max([limit or 0.0, *known]), 3)

@@ -1,4 +1,4 @@
-"""What a trained generator says of itself: what survival costs, whether it listens, and whom it learnt from."""
+"""Sections of a page about the training of a generator: its frontier, signs of collapse, and its students."""
 
 from __future__ import annotations
 
@@ -17,41 +17,40 @@ _NO_EXPLAINER = "It needs the explainer that gave the answers."
 _NO_GENERATOR = "Only AVCG trains a generator; these answers are by {}."
 
 
-def _excuse(explainer: Explainer | None) -> str:
+def _reason(explainer: Explainer | None) -> str:
     return _NO_EXPLAINER if explainer is None else _NO_GENERATOR.format(type(explainer).__name__)
 
 
 def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
-    """What agreement costs in distance, with what was promised and chosen; or why that is not known."""
+    """The section on distance against survival, or why it is left out."""
     if not isinstance(explainer, AVCG):
-        return _excuse(explainer)
-    found = explainer.calibration_
-    table = found.frontier
+        return _reason(explainer)
+    calibration = explainer.calibration_
+    table = calibration.frontier
     points = [
         Point(
-            one["distance"],
-            one["survival"],
-            found.standard_errors * one["error"],
-            _best(table, one["distance"], one["survival"]),
+            line["distance"],
+            line["survival"],
+            calibration.standard_errors * line["error"],
+            _best(table, line["distance"], line["survival"]),
         )
-        for one in table.to_dict("records")
+        for line in table.to_dict("records")
     ]
-    place = int(np.abs(table.index.to_numpy(np.float64) - found.margin).argmin())
-    at = table.iloc[place]
+    chosen = int(np.abs(table.index.to_numpy(np.float64) - calibration.margin).argmin())
+    at = table.iloc[chosen]
     says = "; ".join(f"distance {figure(p.x)}: {100 * p.y:.1f} %" for p in points)
-    words = Words("Share of models that agree, against distance", says, "distance: what the change costs, on average")
-    said = str(found)
+    words = Words("Share of models that agree, against distance", says, "mean distance")
+    label = f"chosen: {100 * at['survival']:.1f} % at {figure(at['distance'])}"
+    sentence = str(calibration)
     return {
-        "chart": frontier(
-            points, place, found.promise, f"chosen: {100 * at['survival']:.1f} % at {figure(at['distance'])}", words
-        ),
-        "sentence": said[0].upper() + said[1:],
+        "chart": frontier(points, chosen, calibration.promise, label, words),
+        "sentence": sentence[0].upper() + sentence[1:],
         "margins": len(points),
-        "rows": found.n_rows,
-        "models": found.n_hypotheses,
-        "margin": signed(found.margin),
-        "met": found.met,
-        "promise": precise(found.promise),
+        "rows": calibration.n_rows,
+        "models": calibration.n_hypotheses,
+        "margin": signed(calibration.margin),
+        "met": calibration.met,
+        "promise": precise(calibration.promise),
         "best": sum(point.best for point in points),
     }
 
@@ -63,9 +62,9 @@ def _best(table: pd.DataFrame, distance: float, survival: float) -> bool:
 
 
 def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
-    """Curves by epoch of what is lost when a generator stops listening, and a verdict; or why there are none."""
+    """The section on collapse: curves by epoch and a verdict, or why it is left out."""
     if not isinstance(explainer, AVCG):
-        return _excuse(explainer)
+        return _reason(explainer)
     seen = explainer.diagnostics_
     if not len(seen):
         return "Nothing was looked at while the generator was trained."
@@ -99,19 +98,19 @@ def _words(title: str, values: pd.Series[Any]) -> Words:
 
 
 def students_of(explainer: Explainer | None) -> dict[str, Any] | str:
-    """How well students stood in for models that can only be asked; or why there are none."""
+    """The section on students that imitate black boxes, or why it is left out."""
     if not isinstance(explainer, AVCG):
-        return _excuse(explainer)
+        return _reason(explainer)
     if explainer.distillation_ is None:
-        return "The models have gradients of their own, and need no students."
+        return "The models have gradients, and need no students."
     lines = [
         {
-            "asked": "training rows set aside" if one["rows"] == "training" else "answers of the generator",
-            "rows": one["n_rows"],
-            "agreement": percent(one["agreement"], 1),
-            "bar": share_bar(one["agreement"], 0.0, 0.0, f"{100 * one['agreement']:.1f} % the same decision"),
-            "difference": f"{one['difference']:.3f}",
+            "asked": "held-out training rows" if line["rows"] == "training" else "answers of the generator",
+            "rows": line["n_rows"],
+            "agreement": percent(line["agreement"], 1),
+            "bar": share_bar(line["agreement"], 0.0, 0.0, f"{100 * line['agreement']:.1f} % the same decision"),
+            "difference": f"{line['difference']:.3f}",
         }
-        for one in explainer.distillation_.report().to_dict("records")
+        for line in explainer.distillation_.report().to_dict("records")
     ]
     return {"lines": lines}

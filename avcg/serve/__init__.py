@@ -1,1 +1,1 @@
-"""Answers over HTTP, and the page that shows them."""
+"""The HTTP service, and the page that it shows to people."""

@@ -1,4 +1,4 @@
-"""The service: typed requests in, answers out, and a reason for whatever is refused."""
+"""The HTTP service: endpoints that validate requests, answer them, and give a reason for every refusal."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ from avcg.serve.prometheus import Metrics
 Result = TypeVar("Result")
 
 _JSON = "application/json"
-_THREADS = 2  # for what is too long for the event loop
-_FEW = 3  # answers to a row, as many as the page shows; for more there are many passes
+_THREADS = 2  # for requests that would block the event loop for too long
+_MAX_INLINE_N = 3  # answers to a row, as many as the page shows; more take many passes of the generator
 _PAGE = {
     "index.html": "text/html; charset=utf-8",
     "page.css": "text/css; charset=utf-8",
@@ -47,16 +47,16 @@ _ENCODE = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a request may ask.
+    """Limits of a request.
 
     Attributes:
-        rows: In one request.
-        body_bytes: Of its body.
-        answers: For each row.
-        total: Rows times answers: several answers take longer than one, and all of them are held in memory.
-        seconds: After which it is given up.
-        inline: Rows times answers up to which the event loop answers by itself, for engines that take a millisecond;
-            0 for those that take longer.
+        rows: Largest number of rows.
+        body_bytes: Largest size of the body.
+        answers: Largest number of answers for each row.
+        total: Largest number of rows times answers, which bounds time and memory.
+        seconds: Time until a request is given up.
+        inline: Largest number of rows times answers that is answered in the event loop, for engines that take a
+            millisecond a row; 0 for slower ones, which answer in threads.
     """
 
     rows: int = 1000
@@ -68,14 +68,14 @@ class Limits:
 
 
 class Service:
-    """The endpoints.
+    """The endpoints of the service.
 
     Args:
-        engine: Who answers.
-        limits: How much a request may ask.
-        examples: Rows to begin with.
-        auditor: From stored answers to their audit, both as JSON; None: nothing is audited.
-        metrics: What is counted.
+        engine: Engine that answers.
+        limits: Limits of a request.
+        examples: Example rows for the page.
+        auditor: Function from stored answers to their audit, both as JSON; None: there are no audits.
+        metrics: Metrics that answers are counted in.
     """
 
     def __init__(
@@ -89,12 +89,12 @@ class Service:
         check_examples(engine.schema, engine.encoding, examples)
         self.engine, self.limits, self.metrics = engine, limits, metrics
         self._auditor = auditor
-        self._pool = _threads()
-        self._together = MicroBatcher(engine, limits.inline)
-        delivered = {name: value for name, value in asdict(limits).items() if name != "inline"}
-        self._schema = _ENCODE(describe(engine, delivered, examples)).encode()
+        self._pool = _thread_pool()
+        self._batcher = MicroBatcher(engine, limits.inline)
+        public_limits = {name: value for name, value in asdict(limits).items() if name != "inline"}
+        self._schema = _ENCODE(describe(engine, public_limits, examples)).encode()
         self._health = _ENCODE({"status": "ok", "version": avcg.__version__}).encode()
-        self._foot = {
+        self._promise = {
             "survival": engine.survival,
             "confidence": engine.confidence,
             "assumption": assumption(engine),
@@ -104,77 +104,76 @@ class Service:
 
     @asynccontextmanager
     async def lifespan(self, _: FastAPI) -> AsyncIterator[None]:
-        """Until the service stops."""
+        """Stop the threads when the service stops."""
         yield
         self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = _threads()
+        self._pool = _thread_pool()
 
     async def explain(self, request: Request) -> Response:
-        """What to change so that the decision becomes the target, for every row."""
-        asked = read(ExplainRequest, await self._body(request))
-        self._check(asked)
-        narrow: dict[str, Any] = {
-            "vary": asked.vary,
-            "ranges": asked.ranges,
-            "min_prob": asked.min_prob,
-            "max_changes": asked.max_changes,
+        """Find, for every row, changes after which the decision is the target."""
+        query = read(ExplainRequest, await self._body(request))
+        self._check(query)
+        restrictions: dict[str, Any] = {
+            "vary": query.vary,
+            "ranges": query.ranges,
+            "min_prob": query.min_prob,
+            "max_changes": query.max_changes,
         }
-        call = partial(self.engine.answer, asked.rows, asked.target, n=asked.n, **narrow)
+        call = partial(self.engine.answer, query.rows, query.target, n=query.n, **restrictions)
         try:
-            # A thread costs more than a short answer; a long one would keep everybody else waiting.
-            if asked.n > _FEW or len(asked.rows) * asked.n > self.limits.inline:
-                found = await self._in_thread(call)
-            elif any(limit is not None for limit in narrow.values()):
-                found = call()
+            # A thread costs more than a short answer, and a long one in the event loop would delay all other requests.
+            if query.n > _MAX_INLINE_N or len(query.rows) * query.n > self.limits.inline:
+                rows = await self._in_thread(call)
+            elif any(value is not None for value in restrictions.values()):
+                rows = call()
             else:
-                found = await self._together.answer(asked.rows, asked.target, asked.n)
+                rows = await self._batcher.answer(query.rows, query.target, query.n)
         except (DataError, SchemaError, SettingError) as error:
             raise RefusedError(422, str(error)) from None
-        statuses = [option.status for row in found for option in row.options]
-        self.metrics.answered(len(found), statuses)
-        return _json({"rows": [_row(row, self.engine.n_models) for row in found], **self._foot})
+        self.metrics.count_answers(len(rows), [option.status for row in rows for option in row.options])
+        return _json({"rows": [_row(row, self.engine.n_models) for row in rows], **self._promise})
 
     async def audit(self, request: Request) -> Response:
-        """Whether stored answers, as `Counterfactuals.to_json` writes them, hold under the model in force."""
+        """Check whether stored answers, as `Counterfactuals.to_json` writes them, hold under the deployed model."""
         assert self._auditor is not None
         body = await self._body(request)
         try:
-            return Response(await self._in_thread(partial(self._audited, self._auditor, body)), 200, None, _JSON)
+            return Response(await self._in_thread(partial(self._audit, self._auditor, body)), 200, None, _JSON)
         except (DataError, SchemaError, SettingError) as error:
             raise RefusedError(422, str(error)) from None
-        except ArtifactError as error:  # no fault of who asks
+        except ArtifactError as error:  # the fault is the service's, not the client's
             raise RefusedError(503, str(error)) from None
 
-    def _audited(self, auditor: Auditor, body: bytes) -> str:
+    def _audit(self, auditor: Auditor, body: bytes) -> str:
         delivered = read(StoredAnswers, body)
         limits, rows = self.limits, len(delivered.target)
         if rows > limits.rows or delivered.n > limits.answers or rows * delivered.n > limits.total:
             raise RefusedError(
                 422,
-                f"At most {limits.rows} rows, {limits.answers} answers each and {limits.total:,} answers in all are"
-                " audited at a time.",
+                f"An audit takes at most {limits.rows} rows, {limits.answers} answers for each and {limits.total:,}"
+                f" answers in all. Got {rows} rows with {delivered.n} answers each: send fewer rows at a time.",
                 "target",
             )
         return auditor(body)
 
     async def schema(self) -> Response:
-        """The columns and what may change, the classes, what is promised, and rows to begin with."""
+        """Describe the columns and their constraints, the classes, the promise, the limits, and example rows."""
         return Response(self._schema, 200, None, _JSON)
 
     async def health(self) -> Response:
-        """That the service is up."""
+        """Say that the service is up."""
         return Response(self._health, 200, None, _JSON)
 
-    async def count(self) -> Response:
-        """How the service is doing, as Prometheus reads it."""
+    async def metrics_text(self) -> Response:
+        """Give the metrics in the text format of Prometheus."""
         return Response(self.metrics.text(), 200, None, "text/plain; version=0.0.4; charset=utf-8")
 
     async def page(self) -> Response:
-        """The page."""
+        """Give the page for people."""
         return Response(self._files["index.html"], 200, None, _PAGE["index.html"])
 
-    async def part(self, name: str) -> Response:
-        """What the page is made of."""
+    async def static_file(self, name: str) -> Response:
+        """Give a file that the page loads."""
         if name not in self._files:
             raise RefusedError(404, "There is no such file.")
         return Response(self._files[name], 200, None, _PAGE[name])
@@ -196,31 +195,31 @@ class Service:
                 return await future
         except TimeoutError:
             reason = (
-                f"There was no answer within {self.limits.seconds:g} seconds. Ask for fewer rows at a time, or later."
+                f"There was no answer within {self.limits.seconds:g} seconds. Send fewer rows at a time, or try later."
             )
             raise RefusedError(503, reason) from None
 
-    def _check(self, asked: ExplainRequest) -> None:
-        """What depends on the schema and the limits; the columns of rows are the engine's to check.
+    def _check(self, query: ExplainRequest) -> None:
+        """Check a request against the schema and the limits; the engine checks the columns of rows.
 
         Raises:
-            RefusedError: With the field and the reason.
+            RefusedError: With the field at fault and the reason.
         """
-        limits, classes = self.limits, self.engine.classes
-        if len(asked.rows) > limits.rows:
-            raise RefusedError(422, f"rows: there are {len(asked.rows)}; at most {limits.rows} are answered.", "rows")
-        if asked.n > limits.answers:
-            raise RefusedError(422, f"n: must be at most {limits.answers}. Got {asked.n}.", "n")
-        if (total := len(asked.rows) * asked.n) > limits.total:
+        limits, classes, n_rows = self.limits, self.engine.classes, len(query.rows)
+        if n_rows > limits.rows:
+            raise RefusedError(422, f"rows: must be at most {limits.rows}. Got {n_rows}: send fewer at a time.", "rows")
+        if query.n > limits.answers:
+            raise RefusedError(422, f"n: must be at most {limits.answers}. Got {query.n}.", "n")
+        if (total := n_rows * query.n) > limits.total:
             reason = (
-                f"n: {len(asked.rows)} rows with {asked.n} answers each are {total:,}; at most {limits.total:,} are"
+                f"n: rows times n must be at most {limits.total:,}. Got {n_rows} rows with n = {query.n}: {total:,}."
             )
-            raise RefusedError(422, f"{reason} given. Send fewer rows at a time.", "n")
-        if asked.target is not None and not _among(asked.target, classes):
-            hint = did_you_mean(asked.target, classes)
-            raise RefusedError(422, f"target: {asked.target!r} is no class of the model. {hint}", "target")
-        for name, wanted in (asked.ranges or {}).items():
-            _check_range(self.engine.schema, name, wanted)
+            raise RefusedError(422, f"{reason} Send fewer rows at a time.", "n")
+        if query.target is not None and not _contains(classes, query.target):
+            hint = did_you_mean(query.target, classes)
+            raise RefusedError(422, f"target: {query.target!r} is not a class of the model. {hint}", "target")
+        for name, allowed in (query.ranges or {}).items():
+            _check_range(self.engine.schema, name, allowed)
 
 
 def create_app(
@@ -232,15 +231,15 @@ def create_app(
     auditor: Auditor | None = None,
     hosts: Collection[str] | None = None,
 ) -> FastAPI:
-    """The service as an ASGI application.
+    """Make the service, an ASGI application.
 
     Args:
-        engine: Who answers.
-        limits: How much a request may ask.
-        token: That must come with every request but those for the page and ``/health``; None: nobody is asked for one.
-        examples: Rows to choose from on the page.
-        auditor: From stored answers to their audit, both as JSON; None: there is no ``/audit``.
-        hosts: Names under which it may be called as long as it has no token; None: any.
+        engine: Engine that answers.
+        limits: Limits of a request.
+        token: Token required by every endpoint but the page and ``/health``; None: no token is required.
+        examples: Example rows for the page; None: there are none.
+        auditor: Function from stored answers to their audit, both as JSON; None: there is no ``/audit``.
+        hosts: Host names that are accepted if there is no token; None: any.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -257,66 +256,66 @@ def create_app(
     app = FastAPI(
         title="avcg",
         version=avcg.__version__,
-        docs_url=None,  # the pages of the framework load scripts from elsewhere
+        docs_url=None,  # the documentation pages of the framework load scripts from other sites
         redoc_url=None,
         redirect_slashes=False,
         lifespan=service.lifespan,
     )
-    _add_routes(app, service, guarded=token is not None, audited=auditor is not None)
+    _add_routes(app, service, needs_token=token is not None, audits=auditor is not None)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_middleware(RequestLimits, metrics=metrics, body_bytes=limits.body_bytes, token=token, hosts=hosts)
     app.openapi = partial(document, app, engine, limits.rows, limits.answers, limits.total)  # type: ignore[method-assign]
     return app
 
 
-def _add_routes(app: FastAPI, service: Service, *, guarded: bool, audited: bool) -> None:
-    """The endpoints, those asked most first."""
+def _add_routes(app: FastAPI, service: Service, *, needs_token: bool, audits: bool) -> None:
+    """Add the endpoints, the most frequent first, since they are matched in order."""
     app.add_api_route(
         "/explain",
         service.explain,
         methods=["POST"],
-        responses=responses("ExplainAnswer", body=True, guarded=guarded),
+        responses=responses("ExplainAnswer", body=True, needs_token=needs_token),
         openapi_extra=body_of("ExplainRequest"),
     )
     app.add_api_route("/health", service.health, responses=responses("HealthAnswer"))
-    app.add_api_route("/schema", service.schema, responses=responses("SchemaAnswer", guarded=guarded))
-    counted = responses(None, guarded=guarded)
-    app.add_api_route("/metrics", service.count, responses=counted, response_class=PlainTextResponse)
-    if audited:
-        delivered, extra = responses(None, body=True, guarded=guarded, media=_JSON), body_of("StoredAnswers")
-        app.add_api_route("/audit", service.audit, methods=["POST"], responses=delivered, openapi_extra=extra)
+    app.add_api_route("/schema", service.schema, responses=responses("SchemaAnswer", needs_token=needs_token))
+    text = responses(None, needs_token=needs_token)
+    app.add_api_route("/metrics", service.metrics_text, responses=text, response_class=PlainTextResponse)
+    if audits:
+        audit, body = responses(None, body=True, needs_token=needs_token, media=_JSON), body_of("StoredAnswers")
+        app.add_api_route("/audit", service.audit, methods=["POST"], responses=audit, openapi_extra=body)
     app.add_api_route("/", service.page, include_in_schema=False)
-    app.add_api_route("/static/{name}", service.part, include_in_schema=False)
+    app.add_api_route("/static/{name}", service.static_file, include_in_schema=False)
 
 
 async def _refuse(_: Request, error: Exception) -> Response:
-    """What the framework refuses by itself: paths and methods that there are not."""
+    """Refusals of the framework, for unknown paths and methods, in the JSON of all refusals."""
     assert isinstance(error, HTTPException)
     content = {"reason": f"{error.detail}.", "where": None, "id": None}
     return Response(_ENCODE(content), error.status_code, error.headers, _JSON)
 
 
-def _threads() -> ThreadPoolExecutor:
+def _thread_pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_THREADS, thread_name_prefix="avcg-serve")
 
 
-def _check_range(schema: Schema, name: str, wanted: list[Any]) -> None:
+def _check_range(schema: Schema, name: str, allowed: list[Any]) -> None:
     where = f"ranges.{name}"
     if name not in schema.names:
         raise RefusedError(422, f"ranges: there is no column {name!r}. {did_you_mean(name, schema.names)}", where)
     feature = schema[name]
     if isinstance(feature, Categorical):
-        for value in wanted:
-            if not _among(value, feature.categories):
+        for value in allowed:
+            if not _contains(feature.categories, value):
                 hint = did_you_mean(value, feature.categories)
-                raise RefusedError(422, f"{where}: {value!r} is no category of it. {hint}", where)
-    elif len(wanted) != 2 or any(isinstance(bound, (str, bool)) for bound in wanted):
+                raise RefusedError(422, f"{where}: {value!r} is not a category of the column. {hint}", where)
+    elif len(allowed) != 2 or any(isinstance(bound, (str, bool)) for bound in allowed):
         raise RefusedError(422, f"{where}: must be [low, high], two numbers or null for an open side.", where)
 
 
-def _among(value: Any, known: Sequence[Any]) -> bool:
-    """Whether it is one of them, and not merely equal: true is not 1."""
-    return any(value == one and isinstance(value, bool) is isinstance(one, bool) for one in known)
+def _contains(values: Sequence[Any], value: Any) -> bool:
+    """Whether a value is among others. Booleans are not numbers: true is not 1."""
+    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in values)
 
 
 def _row(row: Row, n_models: int) -> dict[str, Any]:
@@ -346,13 +345,13 @@ def _option(option: Option, n_models: int) -> dict[str, Any]:
 def _json(content: dict[str, Any]) -> Response:
     try:
         text = _ENCODE(content)
-    except ValueError:  # some number is not one
+    except ValueError:  # NaN or infinity, which JSON does not have
         text = _ENCODE(_finite(content))
     return Response(text, 200, None, _JSON)
 
 
 def _finite(content: Any) -> Any:
-    """The same with null for NaN and infinity."""
+    """The content with None for NaN and infinity."""
     if isinstance(content, Mapping):
         return {name: _finite(value) for name, value in content.items()}
     if isinstance(content, (list, tuple)):

@@ -1,4 +1,4 @@
-"""What the service says of itself: the columns for people and pages, and rows as JSON Schema for machines."""
+"""Descriptions of a service: its columns for people and the page, and its rows as JSON Schema."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ Example = Mapping[str, Any]
 
 
 def assumption(engine: Engine) -> str:
-    """What certificates rest on, in words for people."""
+    """The assumptions behind an engine's certificates, in words for people."""
     if not engine.n_models:
         return (
-            "No models were set aside to ask, so nothing is said about models other than today's. It is assumed that"
-            " nothing changes but what is listed."
+            "There are no held-out models to check answers with, so they are about today's model alone. It is assumed"
+            " that nothing changes but what is listed."
         )
     return (
-        f"{engine.assumption or 'The next model is made like the ones that were set aside and asked.'} Those that were"
-        " asked are taken for independent draws that neither the answer nor what made it has seen. It is also assumed"
-        " that nothing changes but what is listed."
+        f"{engine.assumption or 'The next model is made like the held-out models.'} The held-out models are taken for"
+        " independent draws that had no part in making the answer. It is also assumed that nothing changes but what is"
+        " listed."
     )
 
 
 def check_examples(schema: Schema, encoding: Encoding, examples: Sequence[Example]) -> None:
-    """Refuse rows that could not be asked about.
+    """Refuse example rows that the engine could not answer.
 
     Raises:
         DataError: With the number of the row, its column and the reason.
     """
-    for at, row in enumerate(examples, 1):
+    for number, row in enumerate(examples, 1):
         try:
             encoding.encode(read_rows(schema, [row]))
         except DataError as error:
-            raise DataError(f"Example {at} does not fit the schema of {len(schema)} columns. {error}") from None
+            raise DataError(f"Example {number} does not fit the schema of {len(schema)} columns. {error}") from None
 
 
 def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Example]) -> dict[str, Any]:
-    """Everything that ``GET /schema`` tells.
+    """The answer to ``GET /schema``.
 
     Args:
-        engine: Who answers.
-        limits: Of a request.
-        examples: Rows to begin with.
+        engine: Engine of the service.
+        limits: Limits of a request.
+        examples: Example rows for the page.
     """
     schema, free = engine.schema, engine.feasible
     return {
@@ -104,7 +104,7 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
 
 
 def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
-    """Which way a column may move."""
+    """Direction in which a column may change: any, up, down or none."""
     feature, i = encoding.schema.features[j], encoding.place[j]
     if not free.movable(encoding)[0, j]:
         return "none"
@@ -115,13 +115,13 @@ def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
 
 
 def movable_names(encoding: Encoding, free: FeasibleSet) -> list[str]:
-    """The columns that a request may name as free to vary: those that move, and those that move with them."""
+    """The columns that a request may name in ``vary``: those that may change, and those linked to them."""
     units = set(free.unit[free.movable(encoding)[0]].tolist())
     return [name for name, unit in zip(encoding.schema.names, free.unit.tolist(), strict=True) if unit in units]
 
 
 def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:
-    """A value to start from: of the examples where there are any, else of the training rows."""
+    """A value to start from: the median or mode of the examples, or else the middle of the training rows."""
     feature, i = encoding.schema.features[j], encoding.place[j]
     there = [value for value in seen if value is not None]
     if isinstance(feature, Categorical):
@@ -134,7 +134,7 @@ def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:
 
 
 def row_schema(schema: Schema) -> dict[str, Any]:
-    """A row as JSON Schema.
+    """The JSON Schema of a row.
 
     >>> row_schema(Schema((Continuous("hours", step=1), Categorical("job", ("clerk", "nurse")))))["properties"]
     {'hours': {'type': 'number'}, 'job': {'enum': ['clerk', 'nurse']}}
@@ -156,7 +156,7 @@ def _cell_schema(feature: Feature) -> dict[str, Any]:
 
 
 def ranges_schema(schema: Schema) -> dict[str, Any]:
-    """Where answers may go, by column, as JSON Schema; columns that follow another have no range of their own."""
+    """The JSON Schema of ``ranges``; columns that follow another column have no range of their own."""
     followers = {name for group in schema.links for name in group[1:]}
     own = [feature for feature in schema.features if feature.name not in followers]
     return {

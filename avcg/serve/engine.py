@@ -1,4 +1,4 @@
-"""Who answers behind the service: anything with a schema that turns rows given as dicts into answers."""
+"""Engines of the service: objects with a schema that answer rows given as dictionaries."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ if TYPE_CHECKING:
     from avcg.explainers.avcg import AVCG
     from avcg.explainers.base import Explainer
 
-# Whole numbers up to here are told apart by a float64, so that an answer comes back as it was meant.
-_EXACT = 2**53
+_MAX_EXACT = 2**53  # integers up to here are exact in a float64
 
 
 class Engine(Protocol):
-    """What the service needs to know and to ask. It is asked from several threads at once, and must bear it.
+    """What the service requires of an engine. Several threads may call it at the same time.
 
     Attributes:
-        schema: What the columns are and what may change.
-        encoding: The scaling of the training rows: where their numbers lie.
-        feasible: What may change: what the schema says, or less where the explainer was told less.
-        classes: The labels.
-        survival: The share of models that was promised to agree with an answer.
-        confidence: Of lower bounds.
-        n_models: Models set aside that certificates ask; 0 where there are none.
-        assumption: What is known of how these came about; None: nothing.
+        schema: Schema of the columns.
+        encoding: Encoding of rows, with the ranges of the training rows.
+        feasible: Feasible set: the schema's, or a smaller one if the explainer was restricted.
+        classes: Labels of the classes.
+        survival: Share of models that answers are promised to hold under.
+        confidence: Confidence of lower bounds.
+        n_models: Number of held-out models that certify answers; 0: answers have no certificate.
+        assumption: How the next model is made, in words; None: unknown.
     """
 
     schema: Schema
@@ -58,19 +57,23 @@ class Engine(Protocol):
         min_prob: float | None = None,
         max_changes: int | None = None,
     ) -> list[Row]:
-        """One entry for each row, with its present decision.
+        """Find changes after which the decision of each row is the target.
 
         Args:
-            rows: Every column of the schema, and no other; None where a value is missing.
-            target: The decision wanted; None: any other than the present one.
-            n: Answers for each row.
-            vary: The columns that may change; None: all that the schema lets.
-            ranges: By column, where an answer may go: (low, high), either side None, or a list of categories.
-            min_prob: The probability of the target that the model in force must give.
-            max_changes: How many features may change at once.
+            rows: Rows with every column of the schema and no other; None stands for a missing value.
+            target: Label of the decision wanted; None: any other than the present one.
+            n: Number of answers for each row.
+            vary: Columns that may change; None: all that the schema allows.
+            ranges: Values that answers may take, by column: a pair of bounds, either of which may be None, or a list of
+                categories; None: all that the schema allows.
+            min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
+            max_changes: Largest number of features that may change at once; None: as in the schema.
+
+        Returns:
+            One entry for each row, with its present decision.
 
         Raises:
-            AvcgError: If the rows or the request cannot be meant, with the column and the reason.
+            AvcgError: If the rows or the options are invalid. The message names the column or the option.
         """
 
 
@@ -78,8 +81,8 @@ class ExplainerEngine:
     """A fitted explainer as an engine.
 
     Args:
-        explainer: Over tables.
-        assumption: What is known of how its set-aside models came about.
+        explainer: A fitted explainer of tables.
+        assumption: How the next model is made, in words; None: unknown.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -97,15 +100,15 @@ class ExplainerEngine:
 
         table = table_of(explainer.space_)
         if table is None:
-            raise SettingError("The service answers about rows of a table. This explainer reads images.")
+            raise SettingError("The service answers rows of tables. This is an explainer of images.")
         self._explainer = explainer
         self.encoding, self.feasible = table.encoding, table.feasible
         self.schema = self.encoding.schema
         self.classes = [to_python(label) for label in explainer.classes_]
         self.survival = explainer.survival
         self.confidence = SearchConfig().confidence
-        fresh = explainer.split_.test
-        self.n_models = 0 if fresh is None else len(fresh)
+        test = explainer.split_.test
+        self.n_models = 0 if test is None else len(test)
         self.assumption = assumption
 
     def answer(
@@ -119,27 +122,29 @@ class ExplainerEngine:
         min_prob: float | None = None,
         max_changes: int | None = None,
     ) -> list[Row]:
-        """One entry for each row; see `Engine.answer`."""
-        self.encoding.encode(read_rows(self.schema, rows))  # what does not fit is refused before pandas sees it
+        """Find changes after which the decision of each row is the target; see `Engine.answer`."""
+        self.encoding.encode(read_rows(self.schema, rows))  # its errors name the column; those of pandas do not
         frame = _frame(self.schema, rows)
-        found = self._explainer.generate(
+        answers = self._explainer.generate(
             frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes
         )
         decisions = self._explainer.decide(frame)
-        return [replace(row, decision=to_python(label)) for row, label in zip(found, decisions, strict=True)]
+        return [replace(row, decision=to_python(label)) for row, label in zip(answers, decisions, strict=True)]
 
 
 Auditor = Callable[[bytes], str]
 
 
 def open_engine(path: str) -> tuple[Engine, Auditor]:
-    """Who answers from a folder, and who audits.
+    """Open a stored explainer as an engine, and an auditor of its answers.
 
-    Where the folder has graphs, answers come from them, in a process that starts at once and has no need of torch
-    until somebody asks for an audit.
+    If the folder has graphs, answers come from them: the service starts at once, and loads torch at the first audit.
 
     Args:
-        path: A folder that `AVCG.save` wrote.
+        path: Folder that `AVCG.save` wrote.
+
+    Raises:
+        ArtifactError: If the folder is missing, changed or of another format version.
     """
     from avcg.io.folder import FORMAT, VERSION, read_manifest, stored_notes
     from avcg.io.scorer import Scorer
@@ -149,12 +154,12 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
     loaded: list[AVCG] = []
 
     def explainer() -> AVCG:
-        """The one that answers, however the folder has changed since."""
+        """The stored explainer, loaded once; the folder must still have the content that the engine answers from."""
         from avcg.io.artifact import load
 
         if not loaded:
             if read_manifest(path, FORMAT, VERSION)["sha256"] != manifest["sha256"]:
-                raise ArtifactError("Another explainer lies in the folder by now. Start the service again.")
+                raise ArtifactError("Another explainer was saved to the folder. Start the service again.")
             loaded.append(load(path))
         return loaded[0]
 
@@ -163,36 +168,36 @@ def open_engine(path: str) -> tuple[Engine, Auditor]:
 
 
 def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
-    """From what `Counterfactuals.to_json` wrote to what `Audit.to_json` writes, under the explainer's own model.
+    """A function that audits stored answers under the explainer's deployed model and replaces lost ones.
 
-    Lost answers are replaced by the explainer where it can.
+    It takes answers as `Counterfactuals.to_json` writes them, and returns an audit as `Audit.to_json` does.
 
     Args:
-        explainer: How to come by it, once somebody asks.
+        explainer: Function that returns the fitted explainer, called at each audit.
     """
 
-    def judged(answers: bytes) -> str:
+    def audit_answers(answers: bytes) -> str:
         from avcg.auditing.audit import audit
         from avcg.explainers.counterfactuals import Counterfactuals
         from avcg.hypotheses.finite import FiniteSet
 
-        mine = explainer()
+        fitted = explainer()
         try:
             delivered = Counterfactuals.from_json(answers)
             for rows in (delivered.factuals, delivered.answers):
-                mine.space_.encode(rows)
+                fitted.space_.encode(rows)
         except AvcgError:
             raise
-        except Exception as error:  # a table made by hand can break a frame in many ways; none of them is our bug
+        except Exception as error:  # pandas raises errors of many kinds for tables made by hand
             raise DataError(f"These answers are incomplete or damaged ({type(error).__name__}).") from None
-        model = FiniteSet(mine.split_.deployed, mine.space_, mine.classes_)
-        return audit(delivered, model, recourse=mine, threshold=mine.threshold).to_json()
+        model = FiniteSet(fitted.split_.deployed, fitted.space_, fitted.classes_)
+        return audit(delivered, model, recourse=fitted, threshold=fitted.threshold).to_json()
 
-    return judged
+    return audit_answers
 
 
 def _frame(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Any:
-    """Rows as a frame with the dtypes that the schema implies."""
+    """Rows as a pandas frame with the dtypes that the schema implies."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -203,14 +208,14 @@ def _frame(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Any:
 def _column(feature: Feature, cells: list[Any]) -> Any:
     import numpy as np
 
-    gaps = any(cell is None for cell in cells)
+    missing = any(cell is None for cell in cells)
     if isinstance(feature, Continuous):
-        whole = feature.step is not None and float(feature.step).is_integer() and not gaps
-        if whole and all(float(cell).is_integer() and abs(cell) <= _EXACT for cell in cells):
+        integral = feature.step is not None and float(feature.step).is_integer() and not missing
+        if integral and all(float(cell).is_integer() and abs(cell) <= _MAX_EXACT for cell in cells):
             return np.array(cells, np.int64)
         return np.array([math.nan if cell is None else cell for cell in cells], np.float64)
-    kinds = {type(value) for value in feature.categories}
-    uniform = len(kinds) == 1 and str not in kinds and not gaps
-    column = np.empty(len(cells), kinds.pop() if uniform else object)
+    types = {type(value) for value in feature.categories}
+    uniform = len(types) == 1 and str not in types and not missing
+    column = np.empty(len(cells), types.pop() if uniform else object)
     column[:] = cells
     return column

@@ -1,4 +1,4 @@
-"""Rows of a file as the service takes them, for people to choose from."""
+"""Example rows for the page of the service, read from a file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,18 @@ from avcg.space.validation import check_names
 
 
 def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dict[str, Any]]:
-    """The first rows of a file, the columns of the schema alone, read as ``avcg explain`` reads them.
+    """Read the first rows of a file as ``avcg explain`` reads them.
 
     Args:
-        path: A CSV or parquet file with the columns in any order; others are left out.
-        schema: What the columns are.
-        limit: How many rows are read.
+        path: Path of a CSV or parquet file; columns that are not in the schema are ignored.
+        schema: Schema of the columns.
+        limit: Largest number of rows to read, 50 by default.
+
+    Returns:
+        Rows as dictionaries of JSON values.
 
     Raises:
-        DataError: If there is no such file, or it lacks a column, or a cell cannot be read.
+        DataError: If the file is missing or lacks a column, or a cell cannot be read.
     """
     with open_rows(str(path)) as source:
         check_names([name for name in source.columns if name in schema.names], schema.names)
@@ -36,7 +39,7 @@ def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dic
 
 
 def _cell(feature: Feature, value: Any) -> Any:
-    """A value as JSON has it; None where there is none."""
+    """A cell as a value of JSON; None if it is missing."""
     if is_gap(value):
         return None
     if isinstance(feature, Categorical):

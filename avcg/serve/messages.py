@@ -1,4 +1,4 @@
-"""What is said over the wire: requests, answers and refusals. The only place where pydantic is used."""
+"""Messages of the service: requests, answers and refusals. The only module that uses pydantic."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from typing_extensions import TypeAliasType
 
 from avcg.explainers.records import Status
 
-_LONGEST = 600  # of a reason: a value that is quoted in it may be a whole book
+_MAX_REASON = 600  # characters of a reason, which may quote a value of any length
 
-# What a column that somebody was told about can be.
+# Dtypes of the columns of stored answers.
 _DTYPE = (
     r"^(object|category|bool|boolean|str|string|u?int(8|16|32|64)|U?Int(8|16|32|64)|[fF]loat(32|64)"
     r"|datetime64\[[^\]]{1,40}\])$"
 )
-_KINDS = (str, bool, int, float, type(None))
-_FARTHEST = 2**63  # whole numbers beyond it are no 64-bit integers, and nothing that anybody measures
+_CELL_TYPES = (str, bool, int, float, type(None))
+_MAX_INT = 2**63  # larger integers do not fit in 64 bits
 
 
-def _checked(cells: Iterable[tuple[object, Any]]) -> None:
-    """Refuse the first cell that is no plain, finite value: a million wrong ones must not make a million errors."""
+def _check_cells(cells: Iterable[tuple[object, Any]]) -> None:
+    """Refuse the first cell that is not a plain, finite value, so that a million invalid cells make one error."""
     for name, value in cells:
         kind = type(value)
         if kind is float and math.isfinite(value):
             continue
-        if kind not in _KINDS or kind is float or (kind is int and abs(value) >= _FARTHEST):
+        if kind not in _CELL_TYPES or kind is float or (kind is int and abs(value) >= _MAX_INT):
             raise PydanticCustomError(
                 "cell", "{name}: must be a text, a finite number, true, false or null", {"name": str(name)}
             )
 
 
-def _row(row: dict[str, Any]) -> dict[str, Any]:
-    _checked(row.items())
+def _check_row(row: dict[str, Any]) -> dict[str, Any]:
+    _check_cells(row.items())
     return row
 
 
-def _listed(cells: list[Any]) -> list[Any]:
-    _checked(enumerate(cells))
+def _check_list(cells: list[Any]) -> list[Any]:
+    _check_cells(enumerate(cells))
     return cells
 
 
-def _whole(value: Any) -> Any:
-    """1.0 is a whole number to JSON."""
+def _to_int(value: Any) -> Any:
+    """The integer that a float such as 1.0 stands for in JSON; other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Item = TypeVar("Item")
-Whole = Annotated[int, BeforeValidator(_whole)]
+Integer = Annotated[int, BeforeValidator(_to_int)]
 Label = str | bool | int | float
 Cell = TypeAliasType("Cell", Label | None)
-Cells = TypeAliasType("Cells", Annotated[list[Any], AfterValidator(_listed)])
+Cells = TypeAliasType("Cells", Annotated[list[Any], AfterValidator(_check_list)])
 Ranges = TypeAliasType("Ranges", dict[str, Cells])
-FeatureRow = TypeAliasType("FeatureRow", Annotated[dict[str, Any], AfterValidator(_row)])
+FeatureRow = TypeAliasType("FeatureRow", Annotated[dict[str, Any], AfterValidator(_check_row)])
 Several = Annotated[list[Item], FailFast()]
 Names = TypeAliasType("Names", Several[str])
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -74,27 +74,35 @@ Flag = Literal[0, 1]
 
 
 class Message(BaseModel):
-    """Nothing but what is written down, of the very type that is written down; no NaN, no infinity."""
+    """A message with exactly the declared fields and types, and without NaN and infinity."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ExplainRequest(Message):
-    """Rows, and what is wanted for them. Everything but the rows is for all of them alike."""
+    """Rows, and options that apply to all of them."""
 
-    rows: Several[FeatureRow] = Field(min_length=1, description="Every column of the schema, and no other.")
-    target: Label | None = Field(None, description="The decision wanted; null: any other than the present one.")
-    n: Whole = Field(1, ge=1, description="Answers for each row.")
-    vary: Names | None = Field(None, description="The columns that may change; null: all that the schema lets.")
-    ranges: Ranges | None = Field(
-        None, description="By column, where an answer may go: [low, high], either null, or a list of categories."
+    rows: Several[FeatureRow] = Field(
+        min_length=1, description="Rows, each with every column of the schema and no other."
     )
-    min_prob: float | None = Field(None, gt=0, lt=1, description="The probability of the target that is needed.")
-    max_changes: Whole | None = Field(None, ge=0, le=10_000, description="How many features may change at once.")
+    target: Label | None = Field(None, description="The decision wanted; null: any other than the present one.")
+    n: Integer = Field(1, ge=1, description="Number of answers for each row.")
+    vary: Names | None = Field(None, description="Columns that may change; null: all that the schema allows.")
+    ranges: Ranges | None = Field(
+        None,
+        description="Values that answers may take, by column: [low, high], either of which may be null, or a list of"
+        " categories.",
+    )
+    min_prob: float | None = Field(
+        None, gt=0, lt=1, description="Probability of the target that the deployed model must give an answer."
+    )
+    max_changes: Integer | None = Field(
+        None, ge=0, le=10_000, description="Largest number of features that may change at once; null: as in the schema."
+    )
 
 
 class Change(Message):
-    """What a column was and what it becomes."""
+    """Old and new value of a column."""
 
     before: Cell
     after: Cell
@@ -105,41 +113,47 @@ class Answer(Message):
 
     status: Status
     meaning: str = Field(description="The status in words.")
-    changes: dict[str, Change] = Field(description="Only what differs, by column.")
-    row: dict[str, Cell] = Field(description="The whole row with the changes made.")
-    probability: float | None = Field(description="Of the target under the model in force, with the changes made.")
-    distance: float | None = Field(description="What the changes cost.")
-    agreeing: Count | None = Field(description="Models set aside that decide for the target; null: there are none.")
-    n_models: Count = Field(description="Models set aside.")
-    lower_bound: Share | None = Field(description="On the share of all models that would agree, at `confidence`.")
-    repeated: bool = Field(description="The same as an earlier answer, for want of another.")
+    changes: dict[str, Change] = Field(description="Old and new value of each column that changes.")
+    row: dict[str, Cell] = Field(description="The complete row after the changes.")
+    probability: float | None = Field(
+        description="Probability of the target under the deployed model after the changes."
+    )
+    distance: float | None = Field(description="Cost of the changes, at the prices of the schema.")
+    agreeing: Count | None = Field(
+        description="Number of held-out models that decide for the target; null: there are none."
+    )
+    n_models: Count = Field(description="Number of held-out models.")
+    lower_bound: Share | None = Field(
+        description="Lower bound on the share of all models that agree, at `confidence`; null: no held-out models."
+    )
+    repeated: bool = Field(description="Whether it repeats an earlier answer, since no other was found.")
 
 
 class AnsweredRow(Message):
     """The answers to one row, the best first."""
 
-    decision: Cell = Field(description="As things are.")
-    target: Cell = Field(description="The decision asked for.")
-    probability_before: float | None = Field(description="Of the target, as things are.")
+    decision: Cell = Field(description="The present decision.")
+    target: Cell = Field(description="The decision wanted.")
+    probability_before: float | None = Field(description="Probability of the target at present.")
     options: list[Answer]
 
 
 class ExplainAnswer(Message):
-    """One entry for each row, in the order of the request."""
+    """Answers to all rows, in the order of the request."""
 
     rows: list[AnsweredRow]
-    survival: Share = Field(description="The share of models that was promised to agree.")
-    confidence: Share = Field(description="Of lower bounds.")
-    assumption: str = Field(description="What the certificates rest on.")
+    survival: Share = Field(description="Share of models that answers are promised to hold under.")
+    confidence: Share = Field(description="Confidence of lower bounds.")
+    assumption: str = Field(description="The assumptions of the certificates, in words.")
 
 
 class Column(Message):
-    """One column: what it is, and what an answer may do to it."""
+    """A column, and how an answer may change it."""
 
     name: str
-    kind: str = Field(description="In words.")
+    kind: str = Field(description="The kind of the column in words.")
     type: Literal["number", "category"]
-    change: Literal["any", "up", "down", "none"] = Field(description="Which way it may move.")
+    change: Literal["any", "up", "down", "none"] = Field(description="Direction in which it may change.")
     missing: bool = Field(description="Whether it may be null.")
     typical: Cell = Field(description="A value to start from.")
     low: float | None = Field(description="The lowest number an answer may have; null for categories.")
@@ -147,28 +161,28 @@ class Column(Message):
     seen_low: float | None = Field(description="The lowest number in the training rows.")
     seen_high: float | None = Field(description="The highest number in the training rows.")
     step: float | None = Field(description="Answers are multiples of it; null: any number.")
-    categories: list[Cell] | None = Field(description="In order, where they have one; null for numbers.")
+    categories: list[Cell] | None = Field(description="The categories, in their order if `ordered`; null for numbers.")
     ordered: bool
-    moves: list[list[Cell]] | None = Field(description="For each category those that an answer may move it to.")
-    follows: str | None = Field(description="The column it changes with, which carries the same fact.")
+    moves: list[list[Cell]] | None = Field(description="For each category, those that an answer may change it to.")
+    follows: str | None = Field(description="The column that it changes with, if that carries the same fact.")
 
 
 class RequestLimits(Message):
-    """How much one request may ask."""
+    """Limits of a request."""
 
-    rows: int
-    body_bytes: int
-    answers: int = Field(description="For each row.")
-    total: int = Field(description="Rows times answers.")
-    seconds: float
+    rows: int = Field(description="Largest number of rows.")
+    body_bytes: int = Field(description="Largest size of the body.")
+    answers: int = Field(description="Largest number of answers for each row.")
+    total: int = Field(description="Largest number of rows times answers.")
+    seconds: float = Field(description="Time until a request is given up.")
 
 
 class SchemaAnswer(Message):
-    """All columns, the classes, what is promised, and rows to begin with."""
+    """The columns, classes, promise and limits of the service, and example rows."""
 
     columns: list[Column]
-    links: list[list[str]] = Field(description="Columns that change together; the first leads.")
-    max_changes: int | None = Field(description="How many features may change at once; null: any number.")
+    links: list[list[str]] = Field(description="Groups of columns that change together; the first leads.")
+    max_changes: int | None = Field(description="Largest number of features that may change at once; null: any number.")
     classes: list[Cell]
     survival: Share
     confidence: Share
@@ -179,18 +193,18 @@ class SchemaAnswer(Message):
 
 
 class HealthAnswer(Message):
-    """That the service is up."""
+    """The state of the service, if it is up."""
 
     status: Literal["ok"]
     version: str
 
 
 class Refusal(Message):
-    """Why there is no answer."""
+    """The reason why a request has no answer."""
 
     reason: str
-    where: str | None = Field(description="The field that is at fault, where there is one.")
-    id: str | None = Field(description="Under which a failure of the service itself is logged.")
+    where: str | None = Field(description="The field at fault; null: no single field is.")
+    id: str | None = Field(description="Identifier of the error in the log of the service, if the service failed.")
 
 
 class StoredColumn(BaseModel):
@@ -221,7 +235,7 @@ class StoredTable(BaseModel):
 
 
 class StoredCertificate(BaseModel):
-    """What set-aside models said."""
+    """The certificate of stored answers."""
 
     n: int = Field(ge=1)
     confidence: float = Field(gt=0, lt=1)
@@ -234,7 +248,7 @@ class StoredCertificate(BaseModel):
 
 
 class StoredAnswers(BaseModel):
-    """What `Counterfactuals.to_json` wrote, of rows of a table."""
+    """Answers to rows of a table, as `Counterfactuals.to_json` writes them."""
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
@@ -255,47 +269,47 @@ class StoredAnswers(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> StoredAnswers:
-        rows, delivered = len(self.target), len(self.target) * self.n
-        sure = self.certificate
-        parts: list[list[Any]] = [] if sure is None else [
-            sure.agreeing, sure.lower_bound, sure.mean, sure.variance, sure.markov, sure.cantelli
+        n_rows, n_answers = len(self.target), len(self.target) * self.n
+        c = self.certificate
+        per_answer: list[list[Any]] = [] if c is None else [
+            c.agreeing, c.lower_bound, c.mean, c.variance, c.markov, c.cantelli
         ]  # fmt: skip
-        parts += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
-        whole = len(self.factuals) == rows == len(self.probability_before) and len(self.answers) == delivered
-        if not whole or any(len(part) != delivered for part in parts):
-            raise ValueError("there must be one entry for each row, and n for each row of what speaks of answers")
+        per_answer += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
+        complete = len(self.factuals) == n_rows == len(self.probability_before) and len(self.answers) == n_answers
+        if not complete or any(len(values) != n_answers for values in per_answer):
+            raise ValueError("lists about rows must have one entry for each row, and lists about answers n entries")
         if any(len(line) != len(self.factuals.columns) for line in self.changed):
             raise ValueError("'changed' must have one entry for each column")
         return self
 
 
 class RefusedError(Exception):
-    """A request that is not answered.
+    """A request that is refused.
 
-    Attributes:
-        status: Of HTTP.
-        reason: One sentence.
-        where: The field at fault.
+    Args:
+        status: HTTP status.
+        reason: Why it is refused, one sentence; long ones are cut off.
+        where: Name of the field at fault; None: no single field is.
     """
 
     def __init__(self, status: int, reason: str, where: str | None = None) -> None:
         super().__init__(status)
         self.status, self.where = status, where
-        self.reason = reason if len(reason) <= _LONGEST else f"{reason[:_LONGEST]}..."
+        self.reason = reason if len(reason) <= _MAX_REASON else f"{reason[:_MAX_REASON]}..."
 
 
 Read = TypeVar("Read", bound=BaseModel)
 
 
 def read(kind: type[Read], body: bytes) -> Read:
-    """A body as a message.
+    """Parse the body of a request.
 
     Args:
-        kind: Of message.
-        body: JSON.
+        kind: Class of the message.
+        body: The message as JSON.
 
     Raises:
-        RefusedError: With the field at fault and the reason.
+        RefusedError: If the body is not JSON or not such a message, with the field at fault and the reason.
 
     >>> read(ExplainRequest, b'{"rows": [{"age": 40}], "n": "three"}')
     Traceback (most recent call last):
@@ -305,21 +319,21 @@ def read(kind: type[Read], body: bytes) -> Read:
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
-        raise _refused(error, kind) from None
+        raise _refusal(error, kind) from None
 
 
-def _refused(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
+def _refusal(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
     first = error.errors(include_url=False, include_input=False)[0]
     words = str(first["msg"]).removeprefix("Value error, ")
     words = words[:1].lower() + words[1:]
     if first["type"] == "json_invalid":
-        return RefusedError(400, f"The body is no JSON: {words.removeprefix('invalid JSON: ')}.")
+        return RefusedError(400, f"The body is not JSON: {words.removeprefix('invalid JSON: ')}.")
     path = [str(part) for part in first["loc"]]
     if first["type"] == "cell":
         path.append(first["ctx"]["name"])
         words = words.removeprefix(f"{path[-1]}: ")
     elif path[:1] == ["target"] and kind is ExplainRequest:
-        path, words = path[:1], "must be a text, a finite number, true, false or null"  # no list of types tried
+        path, words = path[:1], "must be a text, a finite number, true, false or null"  # pydantic lists every type
     elif first["type"] == "extra_forbidden":
         words = f"there is no such field; there are {', '.join(kind.model_fields)}"
     where = ".".join(path) or None

@@ -1,4 +1,4 @@
-"""Requests that arrive at the same time, asked as one: an engine takes hardly longer for four rows than for one."""
+"""Answering concurrent requests in one call: an engine takes hardly longer for four rows than for one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from avcg.explainers.records import Row
 from avcg.serve.engine import Engine
 
-_PATIENCE = 0.0003  # seconds
+_MAX_WAIT = 0.0003  # seconds that a request waits for others, a fraction of what an answer takes
 
 
 @dataclass(frozen=True, eq=False)
-class _Waiting:
+class _Request:
     rows: Sequence[Mapping[str, Any]]
     target: Any
     n: int
@@ -22,72 +22,72 @@ class _Waiting:
 
 
 class MicroBatcher:
-    """Gathers requests that arrive at the same time.
+    """Collects requests that arrive at the same time and answers them in one call.
 
-    Whoever comes alone is answered at once. While several ask at a time, the first waits for as many as there were the
-    last time, but never longer than a fraction of what an answer takes.
+    A single request is answered at once. While several arrive at a time, the first waits until there are as many as in
+    the last batch, but never longer than a fraction of what an answer takes.
 
     Args:
-        engine: Who answers; to it a row's answer must not depend on its neighbours.
-        most: Answers asked for at once, so that others have their turn in between.
+        engine: Engine whose answer to a row does not depend on the other rows.
+        max_answers: Largest number of answers in one call, so that the event loop serves others in between.
     """
 
-    def __init__(self, engine: Engine, most: int) -> None:
+    def __init__(self, engine: Engine, max_answers: int) -> None:
         self._engine = engine
-        self._most = most
-        self._waiting: list[_Waiting] = []
-        self._usual = 1  # requests answered together the last time
-        self._alarm: asyncio.TimerHandle | None = None
+        self._max_answers = max_answers
+        self._waiting: list[_Request] = []
+        self._last_size = 1  # requests in the last batch
+        self._timer: asyncio.TimerHandle | None = None
 
     async def answer(self, rows: Sequence[Mapping[str, Any]], target: Any, n: int) -> list[Row]:
-        """One entry for each row, as `Engine.answer` gives it where nothing else is asked.
+        """Answer a request without restrictions; see `Engine.answer`.
 
         Args:
-            rows: Few.
-            target: The decision wanted, or None.
-            n: Answers for each row.
+            rows: A few rows.
+            target: Label of the decision wanted; None: any other than the present one.
+            n: Number of answers for each row.
         """
         loop = asyncio.get_running_loop()
-        mine = _Waiting(rows, target, n, loop.create_future())
-        self._waiting.append(mine)
+        request = _Request(rows, target, n, loop.create_future())
+        self._waiting.append(request)
         if len(self._waiting) == 1:
-            self._alarm = loop.call_later(_PATIENCE if self._usual > 1 else 0.0, self._ask, loop)
-        elif len(self._waiting) == self._usual and self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = loop.call_later(0.0, self._ask, loop)
-        return await mine.answer
+            self._timer = loop.call_later(_MAX_WAIT if self._last_size > 1 else 0.0, self._next_batch, loop)
+        elif len(self._waiting) == self._last_size and self._timer is not None:
+            self._timer.cancel()
+            self._timer = loop.call_later(0.0, self._next_batch, loop)
+        return await request.answer
 
-    def _ask(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Answer those who ask for the same as the first, as many as fit; the others next turn."""
-        now: list[_Waiting] = []
-        later: list[_Waiting] = []
+    def _next_batch(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Answer the first request and those with the same target and n, as many as fit; schedule the others."""
+        batch: list[_Request] = []
+        later: list[_Request] = []
         size = 0
-        for one in self._waiting:
-            if one.answer.done():  # hung up
+        for request in self._waiting:
+            if request.answer.done():  # the client has disconnected
                 continue
-            alike = not now or (one.target, one.n) == (now[0].target, now[0].n)
-            if alike and (not now or size + len(one.rows) * one.n <= self._most):
-                now.append(one)
-                size += len(one.rows) * one.n
+            same = not batch or (request.target, request.n) == (batch[0].target, batch[0].n)
+            if same and (not batch or size + len(request.rows) * request.n <= self._max_answers):
+                batch.append(request)
+                size += len(request.rows) * request.n
             else:
-                later.append(one)
-        self._waiting, self._usual = later, len(now)
+                later.append(request)
+        self._waiting, self._last_size = later, len(batch)
         if later:
-            loop.call_soon(self._ask, loop)
-        if now:
-            self._finalize(now)
+            loop.call_soon(self._next_batch, loop)
+        if batch:
+            self._answer_batch(batch)
 
-    def _finalize(self, waiting: list[_Waiting]) -> None:
+    def _answer_batch(self, batch: list[_Request]) -> None:
         try:
-            rows = [row for one in waiting for row in one.rows]
-            found = self._engine.answer(rows, waiting[0].target, n=waiting[0].n)
+            rows = [row for request in batch for row in request.rows]
+            answers = self._engine.answer(rows, batch[0].target, n=batch[0].n)
         except Exception as error:
-            if len(waiting) == 1:
-                waiting[0].answer.set_exception(error)
+            if len(batch) == 1:
+                batch[0].answer.set_exception(error)
                 return
-            for one in waiting:  # what is wrong with one is no matter of the others
-                self._finalize([one])
+            for request in batch:  # an invalid request must not fail the others
+                self._answer_batch([request])
             return
-        for one in waiting:
-            one.answer.set_result(found[: len(one.rows)])
-            found = found[len(one.rows) :]
+        for request in batch:
+            request.answer.set_result(answers[: len(request.rows)])
+            answers = answers[len(request.rows) :]

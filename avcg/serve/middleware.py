@@ -1,7 +1,6 @@
-"""What stands before every endpoint: the token, the size of bodies, headers, times, and failures without internals.
+"""Middleware of every endpoint: token, host, size of bodies, response headers, metrics, and errors without internals.
 
-What stands before these is the server, which waits for the head of a request as long as it takes; `hurried` is its
-protocol with an end to that.
+The server in front of it waits for the headers of a request without limit; `with_header_timeout` sets one.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from avcg.serve.messages import RefusedError
 from avcg.serve.prometheus import Metrics
 
 _LOG = logging.getLogger(__name__)
-_OPEN = ("/", "/health")  # what tells nothing about anybody; so does whatever lies under _PAGE
+_OPEN = ("/", "/health")  # need no token, since they say nothing about people; likewise all files of the page
 _PAGE = "/static/"
-_GONE = 499  # counted for those who did not wait for an answer
+_DISCONNECTED = 499  # status counted for clients that disconnected before the answer
 
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
@@ -36,13 +35,20 @@ _HEADERS = [
         b" base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     ),
 ]
-_ANSWER = [*_HEADERS, (b"cache-control", b"no-store")]
-_FILE = [*_HEADERS, (b"cache-control", b"no-cache")]
+_ANSWER_HEADERS = [*_HEADERS, (b"cache-control", b"no-store")]
+_FILE_HEADERS = [*_HEADERS, (b"cache-control", b"no-cache")]
 
 
-def refusal(status: int, reason: str, where: str | None = None, known_as: str | None = None) -> list[Message]:
-    """The two messages that say why there is no answer."""
-    body = json.dumps({"reason": reason, "where": where, "id": known_as}).encode()
+def refusal(status: int, reason: str, where: str | None = None, error_id: str | None = None) -> list[Message]:
+    """The two ASGI messages of a refusal.
+
+    Args:
+        status: HTTP status.
+        reason: Why the request was refused, one sentence.
+        where: Name of the field at fault; None: no single field is.
+        error_id: Identifier of the error in the log; None: it is not logged.
+    """
+    body = json.dumps({"reason": reason, "where": where, "id": error_id}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
@@ -50,57 +56,56 @@ def refusal(status: int, reason: str, where: str | None = None, known_as: str | 
     return [start, {"type": "http.response.body", "body": body}]
 
 
-def hurried(protocol: Any, seconds: float) -> Any:
-    """A protocol of uvicorn that hangs up on whoever does not finish the head of a request in time.
+def with_header_timeout(protocol: Any, seconds: float) -> Any:
+    """A protocol class of uvicorn that closes connections whose request headers do not arrive in time.
 
-    A connection counts against the most that there may be from its first moment on. Without an end to it, a few hundred
-    that say nothing would keep everybody else out.
+    The number of connections is limited. Without a timeout, a few hundred silent ones would keep everybody else out.
 
     Args:
-        protocol: A class of uvicorn's, which has in ``cycle`` the latest request whose head is complete.
-        seconds: From the connection, or from the first byte after an answer, to the end of the head.
+        protocol: Protocol class of uvicorn, which has in ``cycle`` the latest request with complete headers.
+        seconds: Time from the connection, or from the first byte after an answer, to the end of the headers.
     """
 
-    class Hurried(protocol):  # type: ignore[misc]
-        _alarm: asyncio.TimerHandle | None = None
+    class WithHeaderTimeout(protocol):  # type: ignore[misc]
+        _timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
-            self._alarm = self.loop.call_later(seconds, self._hang_up)
+            self._timer = self.loop.call_later(seconds, self._close)
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             waiting = self.cycle is None or self.cycle.response_complete
-            if waiting and self._alarm is None:
-                self._alarm = self.loop.call_later(seconds, self._hang_up)
+            if waiting and self._timer is None:
+                self._timer = self.loop.call_later(seconds, self._close)
             elif not waiting:
-                self._calm()
+                self._cancel()
 
         def connection_lost(self, error: Exception | None) -> None:
-            self._calm()
+            self._cancel()
             super().connection_lost(error)
 
-        def _calm(self) -> None:
-            if self._alarm is not None:
-                self._alarm.cancel()
-                self._alarm = None
+        def _cancel(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
-        def _hang_up(self) -> None:
+        def _close(self) -> None:
             self.transport.close()
 
-    return Hurried
+    return WithHeaderTimeout
 
 
 class RequestLimits:
-    """Plain ASGI, since every request passes through it.
+    """ASGI middleware that checks token, host and size of requests, and turns errors into refusals.
 
     Args:
-        app: What it stands before.
-        metrics: Where requests are counted.
-        body_bytes: The largest body that is read.
-        token: That must come with all that answers; None: nobody is asked for one.
-        hosts: Names under which a service without a token may be called, so that no foreign page can have a browser
-            call it under another; None: any.
+        app: The application.
+        metrics: Metrics that requests are counted in.
+        body_bytes: Size of the largest body that is read.
+        token: Token required by every endpoint but the page and ``/health``; None: no token is required.
+        hosts: Host names accepted by a service without a token. A page of another origin could otherwise make a browser
+            call the service under a name of its own (DNS rebinding). None: any.
     """
 
     def __init__(
@@ -114,78 +119,80 @@ class RequestLimits:
     ) -> None:
         self._app = app
         self._metrics = metrics
-        self._most = body_bytes
-        self._secret = None if token is None else token.encode()
+        self._max_bytes = body_bytes
+        self._token = None if token is None else token.encode()
         self._hosts = None if hosts is None or token is not None else {host.encode() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or say why not."""
+        """Pass a request to the application, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         started, path = time.perf_counter(), scope["path"]
-        extra = _FILE if path == "/" or path.startswith(_PAGE) else _ANSWER
+        headers = _FILE_HEADERS if path == "/" or path.startswith(_PAGE) else _ANSWER_HEADERS
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], *extra]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         try:
             self._check(path, dict(scope["headers"]))
-            await self._app(scope, self._counted(receive), sending)
+            await self._app(scope, self._limited(receive), send_with_headers)
         except RefusedError as error:
             for message in refusal(error.status, error.reason, error.where):
-                await sending(message)
+                await send_with_headers(message)
         except ClientDisconnect:
-            status = _GONE
-        except Exception as error:  # whatever it is, the caller learns nothing of the inside and the service stays up
-            known_as = secrets.token_hex(8)
-            # A message may quote what somebody sent, and so may a traceback: neither is written down.
-            _LOG.error("%s, id %s", type(error).__name__, known_as)
+            status = _DISCONNECTED
+        except Exception as error:  # no error may stop the service or show its internals
+            error_id = secrets.token_hex(8)
+            # Messages and tracebacks may quote personal data from the request, so only the type is logged.
+            _LOG.error("%s, id %s", type(error).__name__, error_id)
             if not status:
-                for message in refusal(500, "The service failed to answer. Say the id to who runs it.", None, known_as):
-                    await sending(message)
+                reason = "The service failed to answer. Report the id to its operator."
+                for message in refusal(500, reason, None, error_id):
+                    await send_with_headers(message)
         finally:
             self._metrics.observe(path, status, time.perf_counter() - started)
 
     def _check(self, path: str, headers: dict[bytes, bytes]) -> None:
-        """Refuse a request by its head alone.
+        """Refuse a request by its path and headers alone.
 
         Raises:
-            RefusedError: With the reason.
+            RefusedError: If host or token are wrong, or the body is too large.
         """
         if self._hosts is not None:
             host = headers.get(b"host", b"")
             if host not in self._hosts and host.rpartition(b":")[0] not in self._hosts:
-                raise RefusedError(421, "As long as it has no token, this service answers to its local name alone.")
-        if self._secret is not None and path not in _OPEN and not path.startswith(_PAGE):
+                reason = "Without a token, this service answers only under its local name, such as localhost."
+                raise RefusedError(421, reason)
+        if self._token is not None and path not in _OPEN and not path.startswith(_PAGE):
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer":
-                raise RefusedError(401, "This service asks for a token: Authorization: Bearer TOKEN.")
-            if not hmac.compare_digest(given.strip(), self._secret):
-                raise RefusedError(401, "The token is not the right one.")
+                raise RefusedError(401, "This service requires a token, in the header Authorization: Bearer TOKEN.")
+            if not hmac.compare_digest(given.strip(), self._token):
+                raise RefusedError(401, "The token is wrong.")
         length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > self._most:
+        if length.isdigit() and int(length[:20]) > self._max_bytes:
             raise self._too_large()
 
-    def _counted(self, receive: Receive) -> Receive:
-        """The same body, as long as it is small enough; bodies that do not say their length too."""
+    def _limited(self, receive: Receive) -> Receive:
+        """Receive a body up to the limit, also one without a content length."""
         read = 0
 
-        async def counting() -> Message:
+        async def receive_limited() -> Message:
             nonlocal read
             message = await receive()
             if message["type"] == "http.request":
                 read += len(message.get("body", b""))
-                if read > self._most:
+                if read > self._max_bytes:
                     raise self._too_large()
             return message
 
-        return counting
+        return receive_limited
 
     def _too_large(self) -> RefusedError:
-        return RefusedError(413, f"The body is larger than the {self._most:,} bytes that are read. Send fewer rows.")
+        return RefusedError(413, f"The body is larger than the limit of {self._max_bytes:,} bytes. Send fewer rows.")

@@ -55,7 +55,7 @@ class Metrics:
         self._requests.labels(endpoint, status).inc()
         self._seconds.labels(endpoint).observe(seconds)
 
-    def answered(self, rows: int, statuses: Sequence[str]) -> None:
+    def count_answers(self, rows: int, statuses: Sequence[str]) -> None:
         """Count rows that were answered.
 
         Args:

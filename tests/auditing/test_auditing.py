@@ -398,8 +398,8 @@ class TestTotals:
         total = result.summary()
         assert (total["told"], total["low"], total["high"]) == (0, 0.0, 1.0)
         assert np.isnan(total["share"])
-        assert "nothing to hold" in str(result)
-        assert "nothing to hold" in result.to_html("housing")
+        assert "nothing to audit" in str(result)
+        assert "nothing to audit" in result.to_html("housing")
         assert len(result.by_change()) == len(result.by_count()) == 0
         assert survival_curve(none, NEW)["so_far"].isna().all()
 
@@ -506,7 +506,7 @@ class TestPage:
         )
         assert page.tags.count("h3") == total["lost"]
         assert f"{total['replaced']} of the lost ones have a replacement" in words
-        for heading in ("By housing", "By what was to change", "By how much was to change", "What this means"):
+        for heading in ("By housing", "By column to change", "By number of columns to change", "What this means"):
             assert heading in words
 
     def test_what_users_wrote_is_escaped(self, delivered):
@@ -713,7 +713,7 @@ class TestCommand:
         assert result.exit_code == 0, result.output
         both = audit(delivered, models)
         assert f"{both.summary()['holds']} of {both.summary()['told']} answers still hold" in result.output
-        for words in ("By what was to change", "income", "By how many columns were to change", "By months", "up to"):
+        for words in ("By column to change", "income", "By number of columns to change", "By months", "up to"):
             assert words in result.output
 
     def test_classes_are_the_targets_where_these_name_both(self, onnx_file, tmp_path):

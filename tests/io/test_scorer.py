@@ -298,7 +298,7 @@ class TestFoldersOfOtherMeans:
             (counts(n_test=-1), "-1 held out"),
             (counts(n_judges=7), "'judges.weights' is missing, or of another shape"),
             (counts(n_test=1), "'lower_bounds' is missing, or of another shape"),
-            (more_models, r"where probabilities of \d+ models and 2 classes were stored"),
+            (more_models, r"should give probabilities of \d+ models and 2 classes"),
             (tables(judges_weights=lambda a: -a), "shares that add up to 1"),
             (tables(judges_weights=lambda a: a * np.nan), "shares that add up to 1"),
             (tables(deployed_weights=None), "'deployed.weights' is missing"),
@@ -307,7 +307,7 @@ class TestFoldersOfOtherMeans:
             (tables(latents=lambda a: a[:19]), "19 latents of size 8 stored, which is too little"),
             (tables(latents=lambda a: a[:, :0]), "20 latents of size 0 stored, which is too little"),
             (tables(latents=lambda a: a[:, 0]), "0 latents of size 0 stored, which is too little"),
-            (tables(latents=lambda a: a[:, 1:]), "The stored graphs do not fit the rows"),
+            (tables(latents=lambda a: a[:, 1:]), "The stored graphs do not accept the rows"),
             (tables(latents=lambda a: a.astype(int)), "'latents' is missing, or of another shape"),
             (searched(margin_steps=[]), "'margin_steps' of SearchConfig must be at least one number"),
             (searched(rejection_penalty=-1.0), "'rejection_penalty' of SearchConfig must be a number > 0"),
@@ -322,7 +322,7 @@ class TestFoldersOfOtherMeans:
             (lambda content, arrays, files: files.update({"judges.onnx": b"no graph"}), "A stored graph cannot be run"),
             (
                 lambda content, arrays, files: files.update({"judges.onnx": files["generator.onnx"]}),
-                "The stored graphs do not fit the rows",
+                "The stored graphs do not accept the rows",
             ),
         ],
     )

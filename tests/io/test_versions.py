@@ -11,14 +11,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from command_line import run
 
 import avcg
 from avcg import AVCG, Classifier, Counterfactuals, Recipe, Schema, retrains, toys
+from avcg.batch import PartitionExplainer
 from avcg.errors import ArtifactError
-from avcg.io.folder import FORMAT, VERSION, read_manifest
+from avcg.io.artifact import about
+from avcg.io.folder import FORMAT, VERSION, read_manifest, write_folder
+from avcg.io.scorer import Scorer
+from avcg.serve.engine import open_engine
 
 DATA = Path(__file__).parents[1] / "data"
 STORED, ANSWERS = DATA / f"artifact-v{VERSION}", DATA / f"artifact-v{VERSION}-answers.json"
+ANSWERS_FILE = DATA / "answers-v1.json"
 LIMITS = {"vary": ["income", "housing"], "ranges": {"income": [20, 60]}, "max_changes": 1}
 QUERIES = [{}, {"n": 3}, {"refine": True}, LIMITS]
 
@@ -67,6 +73,34 @@ class TestThisVersion:
 def test_the_first_version_is_refused_and_what_to_do_is_said():
     with pytest.raises(ArtifactError, match=r"artifact-v1 holds .*fit the explainer again and save it"):
         avcg.load(DATA / "artifact-v1")
+
+
+class TestAnOlderVersion:
+    """Everything that reads a stored explainer refuses an older one with the same sentence."""
+
+    SAYS = "old has format version 1; this avcg reads version 2. Fit the explainer again and save it."
+
+    @pytest.fixture
+    def old(self, tmp_path):
+        folder = tmp_path / "old"
+        write_folder(folder, {"format": FORMAT, "version": VERSION - 1}, {"weights.safetensors": b"weights"})
+        return folder
+
+    @pytest.mark.parametrize("read", [avcg.load, about, Scorer, open_engine, PartitionExplainer])
+    def test_from_python_and_in_the_service(self, old, read):
+        with pytest.raises(ArtifactError, match=self.SAYS):
+            read(str(old))
+
+    @pytest.mark.parametrize(
+        "command",
+        [("explain", "{}", "rows.csv"), ("report", "{}", ANSWERS_FILE), ("audit", ANSWERS_FILE, "--model", "{}"),
+         ("serve", "{}")],
+    )  # fmt: skip
+    def test_on_the_command_line(self, old, command):
+        done = run(*(str(part).format(old) for part in command))
+        assert done.code == 2
+        assert done.err.endswith(f"{self.SAYS}\n")
+        assert done.err.count("\n") == 1
 
 
 if __name__ == "__main__" and "--write" in sys.argv:

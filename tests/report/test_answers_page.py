@@ -36,16 +36,16 @@ from avcg.report.population import by_column, by_group, delivered, number_column
 LOANS = toys.loans(n=300)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
 NEEDS_EXPLAINER = {
-    "opinions": "What the models say, before and after",
+    "opinions": "How the models decide, before and after",
     "frontier": "Distance against survival",
-    "collapse": "Does the generator listen to the rows?",
-    "students": "How well the students stand in",
+    "collapse": "Does the generator respond to the rows?",
+    "students": "How well students imitate the models",
 }
 SECTIONS = {
-    "columns": "Which columns carry it",
+    "columns": "Which columns change",
     "costs": "What it costs",
     "groups": "Cost by group",
-    "without": "Who has none",
+    "without": "Who has no answer",
     "sure": "How sure, and on what assumption",
     **NEEDS_EXPLAINER,
     "people": "Who changes what",
@@ -137,8 +137,8 @@ class TestNumbers:
     def test_the_overview(self, page, answers):
         counts = Counter(answers.statuses.tolist())
         lacking = len(answers) - counts["already_target"]
-        assert f"{counts['ok']} of {lacking} people who lack the decision they ask for" in page.text()
-        assert f"120 people. Asked for: 1 (120). {counts['already_target']} have it already." in page.text()
+        assert f"{counts['ok']} of {lacking} people who lack the wanted decision" in page.text()
+        assert f"120 people. Wanted: 1 (120). {counts['already_target']} have it already." in page.text()
         exact = binomtest(counts["ok"], lacking).proportion_ci(0.95, "exact")
         assert f"{counts['ok']} of {lacking}, {100 * exact.low:.0f} to {100 * exact.high:.0f} %" in page.text()
         for status, count in counts.items():
@@ -244,14 +244,14 @@ class TestNumbers:
             assert bound == f"{int(100 * exact + 1e-6)} %"
             assert people == f"{count} ({percent(count / some.sum())})"
         assert Certificate.ASSUMPTION in page.text("sure")
-        assert "29 models would have to be asked, and all agree" in page.text("sure")
+        assert "29 models would be needed, and all would have to agree" in page.text("sure")
         assert 0.05 ** (1 / 29) >= 0.9 > 0.05 ** (1 / 28)
 
     def test_what_is_known_of_the_models_is_the_assumption(self, page, answers, recourse):
-        assert "the next model comes about as these 4 did" in page.text("sure")
+        assert "the next model is made like these 4" in page.text("sure")
         noted = Page.of(render(answers, recourse, assumption="Next year's <model> is like this year's.")).text("sure")
         assert "The assumption: Next year's <model> is like this year's. A model of another kind" in noted
-        assert "comes about as these" not in noted
+        assert "made like these" not in noted
 
     def test_opinions(self, page, answers, recourse):
         some, fresh = good(answers), recourse.split_.test
@@ -266,10 +266,10 @@ class TestNumbers:
             m = votes[side] / len(fresh)
             assert lines["Models that decide for the target, on average"][place] == percent(m.mean())
             split = int(((m > 0) & (m < 1)).sum())
-            assert lines["People that the models are split about"][place] == str(split)
-            differ = "How often two models drawn at random differ, 1 being an even split"
+            assert lines["People that the models disagree about"][place] == str(split)
+            differ = "Disagreement of two random models, on average (1: an even split)"
             assert float(lines[differ][place]) == pytest.approx((4 * m * (1 - m)).mean(), abs=1e-3)
-            widest = "Lowest to highest probability any two models give, on average"
+            widest = "Difference of the highest and lowest probability, on average"
             assert float(lines[widest][place]) == pytest.approx(spread.mean(), abs=1e-3)
         np.testing.assert_array_equal(votes["after"], answers.certificate.agreeing[some])
         for k, label in enumerate(["0 of 4", "1", "2", "3", "4 of 4"]):
@@ -294,7 +294,7 @@ class TestNumbers:
         assert f"chosen: {100 * best['survival']:.1f} % at {best['distance']:.3g}" in words
         for one in found.frontier.to_dict("records"):
             assert f"distance {figure(one['distance'])}: {100 * one['survival']:.1f} %" in words
-        assert ("is kept" in words) == found.met
+        assert ("is met" in words) == found.met
 
     def test_full_points_are_not_beaten(self, page, recourse):
         table = recourse.calibration_.frontier
@@ -345,7 +345,7 @@ class TestSections:
     def test_all_of_a_fitted_generator(self, page):
         assert list(page.tables) == [name for name in SECTIONS if name != "students"] + ["rests"]
         assert (
-            "How well the students stand in: The models have gradients of their own, and need no students."
+            "How well students imitate the models: The models have gradients, and need no students."
             in page.text("rests")
         )
         shown = [at for tag, name, at in page.attributes if (tag, name) == ("a", "href")]
@@ -367,17 +367,17 @@ class TestSections:
         rule = BlackBox(lambda rows: (rows["income"] > 50) * 1.0, LOANS.X)
         alone = NearestUnlike(PointMass(rule)).fit(LOANS.X)
         page = Page.of(render(alone.generate(LOANS.X.head(30), target=1), alone, by="owns"))
-        assert page.text("rests").count("No models were set aside to ask.") == 2
+        assert page.text("rests").count("There are no held-out models.") == 2
         assert {"sure", "opinions"}.isdisjoint(page.tables)
         assert len(page.tables["groups"][0]) == 6
-        assert "set-aside models agree with" not in page.text()
+        assert "held-out models agree with" not in page.text()
 
     def test_students(self, answers, recourse):
         looks = [Fidelity("training", 0.908, 0.0621, 14), Fidelity("answers", 0.9996, 0.0114, 4000)]
         taught = Distillation.of(recourse.split_.calibration, looks, recourse.recipe_.distillation)
         page = Page.of(render(answers, replace_attribute(recourse, "distillation_", taught)))
         assert page.tables["students"][1:] == [
-            ["1", "training rows set aside", "14", "90.8 %", "0.062"],
+            ["1", "held-out training rows", "14", "90.8 %", "0.062"],
             ["2", "answers of the generator", "4000", ">99.9 %", "0.011"],
         ]
 
@@ -400,25 +400,25 @@ class TestSections:
         )
         broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses, found.standard_errors)
         words = Page.of(render(answers, replace_attribute(recourse, "calibration_", broken))).text("frontier")
-        assert "the promise of 99.9 % could not be kept" in words
+        assert "The promise of 99.9 % could not be met" in words
         assert "the one that comes closest" in words
 
 
 class TestRows:
     def test_several_answers_each(self, three, recourse):
         page = Page.of(render(three, recourse, by="housing"))
-        assert "There are 3 answers each; everyone counts once, by the first." in page.text()
+        assert "There are 3 answers for each; the numbers on this page count the first." in page.text()
         first = Counter(three.statuses[::3].tolist())
         assert f"{first['ok']} of {40 - first['already_target']} people" in page.text()
         asked = int((three.statuses[::3] != "already_target").sum())
         assert len(page.tables["people"][1:]) == 3 * asked + (40 - asked)
         assert (
-            page.text("people").count("As above: no other was found.")
+            page.text("people").count("As above: no other answer was found.")
             == three.repeated[np.repeat(three.statuses[::3] != "already_target", 3)].sum()
         )
         unlucky = np.isin(three.statuses[::3], ("not_robust", "not_valid"))
         rescued = int((unlucky & (three.statuses.reshape(-1, 3) == "ok").any(axis=1)).sum())
-        assert (f"{rescued} of all these have a further answer that is ok" in page.text("without")) == bool(rescued)
+        assert (f"For {rescued} of all these, a further answer is ok" in page.text("without")) == bool(rescued)
 
     def test_taking_some_is_having_asked_about_some(self, three, recourse):
         rows = np.array([7, 3, 30])
@@ -440,10 +440,10 @@ class TestRows:
         for status, meaning in MEANING.items():
             assert f"24 {status.replace('_', ' ')} {meaning}" in page.text()
         assert "For 48 people no change that flips the decision was found." in page.text("without")
-        assert "24 more have one that too few models agree with." in page.text("without")
+        assert "24 more have a change that too few models agree with." in page.text("without")
         for status in ("infeasible", "already_target"):
             assert page.text("people").count(MEANING[status]) == 24
-        assert "That there is none is certain only for the infeasible" in page.text("without")
+        assert "Only where the status is infeasible is it certain" in page.text("without")
 
     @pytest.mark.parametrize("status", ["already_target", "infeasible", "not_valid"])
     def test_nobody_is_told_anything(self, answers, recourse, status):
@@ -452,11 +452,11 @@ class TestRows:
         assert page.text("rests").count("No decision flips") == 4
         assert len(page.tables["people"]) == 121
         if status == "already_target":
-            assert "Nobody lacks the decision asked for" in page.text()
+            assert "All people have the wanted decision already" in page.text()
 
     def test_all_is_well(self, answers):
         words = Page.of(render(replace(answers, statuses=np.full(120, "ok")))).text("without")
-        assert "Nobody: every answer is ok." in words
+        assert "Every answer is ok." in words
 
     def test_gaps(self):
         X = LOANS.X.assign(housing=LOANS.X["housing"].astype(object))
@@ -469,7 +469,7 @@ class TestRows:
         page = Page.of(render(answers, recourse, by="housing"))
         filled = (answers.factuals["income"].isna() & answers.changed[:, 0]).sum()
         assert filled
-        assert f"{filled} gaps filled" in page.lines("columns")["income"][1]
+        assert f"{filled} missing values filled" in page.lines("columns")["income"][1]
         assert page.text("people").count("income: missing → ") == filled
         assert "missing" in page.lines("groups")
         known = answers.changed[:, 0] & answers.factuals["income"].notna()
@@ -501,7 +501,7 @@ class TestRows:
         place = np.tile(np.arange(120), 3)
         page = Page.of(render(answers.take(place, 1), recourse))
         assert len(page.tables["people"]) == 201
-        assert "And 160 more people, who are in the answers." in page.text("people")
+        assert "And 160 more people, whose answers are in the file." in page.text("people")
 
     def test_many_groups_are_cut_to_the_largest(self, answers, recourse):
         labels = [f"g{i:02d}" if i < 100 else "g99" for i in range(120)]
@@ -599,7 +599,7 @@ class TestImages:
         method, images = of_images
         answers = method.generate(images[:9], target="top", n=n)
         page = Page.of(render(answers, method))
-        assert "Which columns carry it: Pictures have no columns." in page.text("rests")
+        assert "Which columns change: Images have no columns." in page.text("rests")
         changed = [i for i in range(9) if answers.statuses[i * n] != "already_target"]
         found = self.pictures(page)
         assert len(found) == 3 * n * len(changed)
@@ -635,7 +635,7 @@ class TestImages:
         told_ones = method.generate(images[[1, 3]], target="top")
         odd = np.zeros((2, 4, 4, 4))
         page = Page.of(render(replace(told_ones, factuals=odd, answers=odd)))
-        assert "they are not shown" in page.text("people")
+        assert "The images are not shown" in page.text("people")
         assert self.pictures(page) == []
 
     def test_no_columns_to_group_by(self, of_images):

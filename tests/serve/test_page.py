@@ -177,7 +177,7 @@ class TestPage:
         expect(button).to_have_attribute("aria-pressed", "true")
         expect(button).to_contain_text("Locked")
         assert column not in changed(page)
-        _, asked = after(page, page.get_by_role("button", name="Lift all limits").click)
+        _, asked = after(page, page.get_by_role("button", name="Remove all limits").click)
         assert "vary" not in asked
         expect(button).to_have_attribute("aria-pressed", "false")
         assert column in changed(page)
@@ -242,10 +242,10 @@ class TestPage:
 
     def test_fewer_changes_and_another_target(self, opened, address):
         page = opened(address)
-        row, asked = after(page, lambda: page.get_by_label("Changes at most").select_option("1"))
+        row, asked = after(page, lambda: page.get_by_label("At most so many changes").select_option("1"))
         assert asked["max_changes"] == 1
         assert all(len(option["changes"]) <= 1 for option in row["options"])
-        row, asked = after(page, lambda: page.get_by_label("The decision wanted").select_option(label="0"))
+        row, asked = after(page, lambda: page.get_by_label("Wanted decision").select_option(label="0"))
         assert asked["target"] == 0
         expect(page.locator(".route")).to_have_count(1)
         expect(page.locator(".route")).to_contain_text("Nothing needs to change")
@@ -256,7 +256,7 @@ class TestPage:
             after(page, lock(page, column).click)
         expect(page.locator(".route")).to_have_count(1)
         expect(page.locator(".route")).to_have_attribute("data-status", "infeasible")
-        expect(page.locator(".route")).to_contain_text("Nothing is left that may change")
+        expect(page.locator(".route")).to_contain_text("Nothing is allowed to change")
 
     def test_a_sentence_for_a_letter_is_copied(self, opened, address):
         page = opened(address, permissions=["clipboard-read", "clipboard-write"])
@@ -266,7 +266,7 @@ class TestPage:
         sentence = page.evaluate("navigator.clipboard.readText()")
         assert sentence.startswith("If your ")
         best = row["options"][0]
-        sure = f"{best['agreeing']} of {best['n_models']} other models that were asked decide the same"
+        sure = f"{best['agreeing']} of {best['n_models']} other models decide the same"
         assert f"the decision would be 1 instead of 0. {sure}, on this assumption: {NOTED} Those that" in sentence
         for name in best["changes"]:
             assert f"your {name} were " in sentence
@@ -416,7 +416,7 @@ class TestTrouble:
             expect(field).to_be_focused()
             field.fill("wrong")
             page.get_by_role("button", name="Continue").click()
-            expect(page.get_by_role("alert")).to_have_text("The token is not the right one.")
+            expect(page.get_by_role("alert")).to_have_text("The token is wrong.")
             field.fill("right")
             page.keyboard.press("Enter")
             page.wait_for_selector(".route")

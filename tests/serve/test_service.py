@@ -54,7 +54,7 @@ from avcg.serve.app import Limits, create_app
 from avcg.serve.engine import ExplainerEngine, auditor_of, open_engine
 from avcg.serve.examples import read_examples
 from avcg.serve.microbatch import MicroBatcher
-from avcg.serve.middleware import hurried
+from avcg.serve.middleware import with_header_timeout
 
 JSON = {"content-type": "application/json"}
 NOTED = "The next model is trained on the rows of this spring."
@@ -137,7 +137,7 @@ class TestAnswers:
         assert found["survival"] == 0.99
         assert found["confidence"] == 0.95
         assert "independent draws" in found["assumption"]
-        assert "The next model is made like the ones that were set aside" in found["assumption"]
+        assert "The next model is made like the held-out models" in found["assumption"]
 
     def test_what_was_noted_of_the_models_is_said(self, folders, row):
         for kind in ("plain", "graphs"):
@@ -185,7 +185,7 @@ class TestAnswers:
         assert first["row"]["job"] is None
         assert second["row"] == {"hours": second["changes"]["hours"]["after"], "job": "nurse"}
         assert first["agreeing"] is first["lower_bound"] is None
-        assert "nothing is said about models other than today's" in found.json()["assumption"]
+        assert "they are about today's model alone" in found.json()["assumption"]
 
     def test_a_number_that_is_none_is_null(self, engine, row):
         option = Option("not_valid", {}, float("nan"), float("inf"), None, None, False, row)
@@ -405,7 +405,9 @@ class TestRefusals:
     def test_too_many_answers_in_all(self, engine, row):
         app = create_app(engine, limits=Limits(rows=5, total=8))
         assert explain(app, rows=[row] * 4, n=2).status_code == 200
-        refused(explain(app, rows=[row] * 3, n=3), 422, "n:", "3 rows with 3 answers each are 9; at most 8 are given")
+        refused(
+            explain(app, rows=[row] * 3, n=3), 422, "n:", "rows times n must be at most 8. Got 3 rows with n = 3: 9"
+        )
         document = app.openapi()["components"]["schemas"]["ExplainRequest"]["properties"]["n"]
         assert "at most 8" in document["description"]
         delivered = create_app(engine, auditor=auditor_of(recourse), limits=Limits(total=8))
@@ -612,7 +614,7 @@ class TestSlowHeads:
             raise SettingError("in vain")
 
         app = create_app(Odd(engine, slow), limits=Limits(inline=0))
-        found, stop = serve(app, http=hurried(protocol, self.PATIENCE), limit_concurrency=5)
+        found, stop = serve(app, http=with_header_timeout(protocol, self.PATIENCE), limit_concurrency=5)
         yield found
         stop()
 
@@ -867,7 +869,7 @@ _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
         monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [one.close() for one in sockets])
         found = CliRunner().invoke(serve_app, [str(folder), "--host", "0.0.0.0", "--port", "0"])
         assert found.exit_code == 0, found.output
-        assert "anybody who can reach 0.0.0.0" in found.stderr
+        assert "everybody who can reach 0.0.0.0" in found.stderr
         assert "The page is at http://0.0.0.0:" in found.stdout
         for environment, host in (("secret", "0.0.0.0"), ("", "127.0.0.1")):
             monkeypatch.setenv("AVCG_TOKEN", environment)
@@ -912,8 +914,8 @@ _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
         (tmp_path / "empty").write_text("\n")
         for more, error, words in (
             (["--token-file", str(tmp_path / "none")], DataError, "cannot be read"),
-            (["--token-file", str(tmp_path / "empty")], SettingError, "holds no token"),
-            (["--host", "no.such.host.invalid"], SettingError, "Nothing can listen"),
+            (["--token-file", str(tmp_path / "empty")], SettingError, "is empty. Write a token"),
+            (["--host", "no.such.host.invalid"], SettingError, "Cannot listen on"),
             (["--rows", str(tmp_path / "none.csv")], DataError, "There is no file"),
         ):
             found = CliRunner().invoke(serve_app, [str(folder), *more])

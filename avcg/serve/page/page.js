@@ -15,18 +15,18 @@ const STATUS = {
   ok: { mark: "✓", tone: "good", title: "Flips the decision, and other models agree" },
   not_robust: {
     mark: "!", tone: "warn", title: "Flips it today, but may not last",
-    words: "Too few of the models that were set aside agree: after the model is renewed, this may no longer be enough.",
+    words: "Too few of the held-out models agree: after the model is retrained, this may no longer be enough.",
   },
   not_valid: {
     mark: "✕", tone: "warn", title: "Not enough",
-    words: "This is the best that was found, and it does not flip the decision. Unlock something, or widen a range.",
+    words: "This is the best answer found, and it does not flip the decision. Unlock something, or widen a range.",
   },
   infeasible: {
-    mark: "✕", tone: "warn", title: "Nothing is left that may change",
-    words: "There is no route as long as all of this is held fixed. Unlock something, or widen a range.",
+    mark: "✕", tone: "warn", title: "Nothing is allowed to change",
+    words: "There is no route while everything is locked. Unlock something, or widen a range.",
   },
   already_target: {
-    mark: "✓", tone: "plain", title: "Nothing needs to change", words: "The decision is already the one that is wanted.",
+    mark: "✓", tone: "plain", title: "Nothing needs to change", words: "This is the wanted decision already.",
   },
 };
 
@@ -74,11 +74,11 @@ function letter(row, option, found) {
     return `your ${plainName(column.name)} were ${words(column, after)} instead of ${words(column, before)}`;
   });
   const sentence = `If ${listed(parts)}, the decision would be ${row.target} instead of ${row.decision}.`;
-  // Nothing is said of later models unless others were asked, and then not without what that rests on.
+  // Later models are mentioned only if other models agree, and together with the assumption behind that.
   if (option.status !== "ok" || !option.n_models) {
-    return `${sentence} This speaks of today's model; a later one may decide otherwise.`;
+    return `${sentence} This is about today's model; a later one may decide otherwise.`;
   }
-  const agree = `${option.agreeing} of ${option.n_models} other models that were asked decide the same`;
+  const agree = `${option.agreeing} of ${option.n_models} other models decide the same`;
   return `${sentence} ${agree}, on this assumption: ${found.assumption}`;
 }
 
@@ -523,10 +523,10 @@ function certainty(option, found) {
   const sure = make("div", { className: "sure" },
     make("div", { className: "votes", "aria-hidden": "true" }, ...squares),
     make("p", { className: "small" }, `${agree}: ${bound}.`));
-  const promise = `What is promised is that ${percent(found.survival)} of the models that were set aside agree.`;
-  const effort = "Effort counts a standard deviation of a number, or a change of category, as 1 unless priced otherwise.";
+  const promise = `The promise is that ${percent(found.survival)} of the held-out models agree.`;
+  const effort = "Effort is the cost of the changes: by default, 1 for a standard deviation of a number and 1 for a category.";
   const rests = make("details", {},
-    make("summary", {}, "What this rests on"),
+    make("summary", {}, "Assumptions"),
     make("p", {}, found.assumption),
     make("p", {}, `${promise} ${effort}`));
   return [sure, rests];
