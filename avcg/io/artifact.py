@@ -282,7 +282,7 @@ def _pack_settings(explainer: AVCG) -> dict[str, Any]:
         },
         # Losses of a training that diverged may be infinite, which JSON cannot hold.
         "diagnostics": pack_rows(explainer.diagnostics_.replace([np.inf, -np.inf], np.nan)),
-        "fidelity": [] if students is None else [asdict(one) for one in students.fidelity],
+        "fidelity": [] if distillation is None else [asdict(fidelity) for fidelity in distillation.fidelity],
     }
 
 

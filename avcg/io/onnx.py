@@ -59,8 +59,8 @@ class ProposalModule(nn.Module):
         own = self._relaxation
         relaxation = replace(own, limits=own.limits.with_arrays(arrays), cap=arrays["cap"])
         constraint_features = margin[:, None] if self.generator.kind == "latent" else relaxation.constraint_features(x)
-        request = Condition(x, target, constraint_features, margin)
-        proposal = self.generator.propose(request, noise)
+        condition = Condition(x, target, constraint_features, margin)
+        proposal = self.generator.propose(condition, noise)
         gates = None if proposal.gates is None else proposal.gates > 0
         return relaxation.relax(proposal.raw, x, gates)
 
@@ -121,9 +121,9 @@ def generator_graph(explainer: Amortized) -> bytes:
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
-    given = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
+    inputs = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
     limits = {name: torch.from_numpy(np.array(value)) for name, value in requests.codes.coded.items()}
-    return _export(module, given, "answer", limits)
+    return _export(module, inputs, "candidates", limits)
 
 
 def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -219,10 +219,10 @@ def _export(
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     for count in (len(given["x"]), 1):
-        some = {name: value[:count] for name, value in inputs.items()}
-        (found,) = session.run([output], {name: value.numpy() for name, value in some.items()})
-        pairwise_distance = float(np.abs(found - module(*some.values()).numpy()).max())
-        if not pairwise_distance <= _CLOSE:
+        first = {name: value[:count] for name, value in inputs.items()}
+        (result,) = session.run([output], {name: value.numpy() for name, value in first.items()})
+        difference = float(np.abs(result - module(*first.values()).numpy()).max())
+        if not difference <= _TOLERANCE:
             raise ArtifactError(
                 f"The outputs of the exported graph differ by {difference:.2g} from those of its network; at most"
                 f" {_TOLERANCE:g} was expected. This is a defect of avcg or of the exporter: report it."

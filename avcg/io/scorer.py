@@ -208,7 +208,7 @@ class Scorer:
         values = per_answer.space.restore(flat, factuals)
         check_delivery(per_answer.space.violations(values, factuals).any(axis=1))
         received = encoding.encode(values)
-        judged = self._asked(received)
+        judged = self._probabilities(received)
         after = acceptance.deployed_probability(judged[: self._n_judges])
         agreeing = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target).sum(axis=0)
         robust = agreeing >= needed_votes(self.n_models, self.survival)

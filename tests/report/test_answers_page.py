@@ -344,9 +344,8 @@ def replace_attribute(explainer, name, value):
 class TestSections:
     def test_all_of_a_fitted_generator(self, page):
         assert list(page.tables) == [name for name in SECTIONS if name != "students"] + ["rests"]
-        assert (
-            "How well students imitate the models: The models have gradients, and need no students."
-            in page.text("rests")
+        assert "How well students imitate the models: The models have gradients, and need no students." in page.text(
+            "rests"
         )
         shown = [at for tag, name, at in page.attributes if (tag, name) == ("a", "href")]
         assert shown == [f"#{name}" for name in SECTIONS if name != "students"]
