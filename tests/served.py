@@ -66,3 +66,29 @@ def request(app, method, path, **options):
             return await client.request(method, path, **options)
 
     return asyncio.run(go())
+
+
+JSON = {"content-type": "application/json"}
+NOTED = "The next model is trained on the rows of this spring."
+SECRET = "Zyxwvut"  # a value that must turn up nowhere but in the answer to who sent it
+
+
+class Odd:
+    """An engine that answers in its own way."""
+
+    def __init__(self, engine, answer):
+        self.schema, self.encoding, self.classes = engine.schema, engine.encoding, engine.classes
+        self.feasible, self.assumption = engine.feasible, engine.assumption
+        self.survival, self.confidence, self.n_models = engine.survival, engine.confidence, engine.n_models
+        self.answer = answer
+
+
+def explain(app, **body):
+    return request(app, "POST", "/explain", json=body)
+
+
+def refused(found, status, *words):
+    assert found.status_code == status, found.text
+    assert set(found.json()) == {"reason", "where", "id"}
+    for word in words:
+        assert word in found.json()["reason"]

@@ -123,6 +123,51 @@ def test_no_global_randomness(path):
         assert forbidden not in text
 
 
+TESTS = Path(__file__).parent
+TEST_FILES = sorted(TESTS.rglob("*.py"))
+TRAINING = re.compile(r"\.fit$|\b(fitted|retrains|rashomon_set|generate)$")
+# Spaces and readings have a `fit` too, which only looks at the columns.
+READERS = re.compile(r"(Space|Reading)\.fit$")
+
+
+def calls_at_import(node):
+    """Calls that run when a module is imported: those in functions and lambdas do not, those in default values do."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+        arguments = node.args
+        inner = [*arguments.defaults, *arguments.kw_defaults, *getattr(node, "decorator_list", [])]
+    else:
+        inner = ast.iter_child_nodes(node)
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func)
+    for child in inner:
+        if child is not None:
+            yield from calls_at_import(child)
+
+
+def test_folders_of_tests_are_named_after_rooms():
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "_."}
+    assert folders - {"data"} <= {name for name in rooms() if (ROOT / name).is_dir()}
+
+
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: str(path.relative_to(TESTS)))
+def test_files_of_tests_are_short_and_train_nothing_when_imported(path):
+    text = path.read_text()
+    assert len(text.splitlines()) <= 600
+    calls = [call for call in calls_at_import(ast.parse(text)) if TRAINING.search(call)]
+    assert not [call for call in calls if not READERS.search(call)]
+
+
+def test_training_at_import_is_seen():
+    code = """
+A = Classifier().fit(x)
+def f(model=retrains(1)):
+    g.fit(2)
+B = {"a": lambda: h.fit(3)}
+C = TabularSpace.fit(4)
+"""
+    assert list(calls_at_import(ast.parse(code))) == ["Classifier().fit", "Classifier", "retrains", "TabularSpace.fit"]
+
+
 def test_importing_changes_nothing_and_loads_nothing_heavy():
     code = """
 import json, random, sys, os, warnings, logging

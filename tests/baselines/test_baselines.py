@@ -5,7 +5,7 @@ import math
 import pkgutil
 import warnings
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 
 import numpy as np
@@ -40,10 +40,6 @@ from avcg.method.query import Query
 from avcg.testing import check_explainer
 
 TOY = toys.loans(n=300)
-MODEL = Classifier(hidden=(16,), epochs=80, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
-MASKS = MCDropout(MODEL)
-RETRAINS = retrains(MODEL, TOY.X, TOY.y, n=8, resampling="bootstrap")
-DENIED = TOY.X[MODEL.predict(TOY.X) == 0].head(12)
 
 # Mean 0 and standard deviation 1, so that codes are the numbers themselves; all may go from -3 to 3.
 FRAME = pd.DataFrame({name: np.roll([-3.0, 3.0, *[0.0] * 16], i) for i, name in enumerate("abc")})
@@ -52,6 +48,24 @@ SPACE = TabularSpace.fit(Schema.infer(FRAME, kinds=dict.fromkeys("abc", "continu
 BRIEF = AutoencoderConfig(steps=60)
 
 SEARCHES = (Wachter, Batten, QUCE, Schut, EntropicSearch)
+
+
+@cache
+def loan_model():
+    return Classifier(hidden=(16,), epochs=80, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
+
+
+def loan_masks():
+    return MCDropout(loan_model())
+
+
+@cache
+def loan_retrains():
+    return retrains(loan_model(), TOY.X, TOY.y, n=8, resampling="bootstrap")
+
+
+def denied():
+    return TOY.X[loan_model().predict(TOY.X) == 0].head(12)
 
 
 def lines(*slopes, intercept=0.0, weights=None):
@@ -78,9 +92,9 @@ def to_one(explainer, *rows):
     return explainer.solve(torch.tensor(rows), torch.ones(len(rows), dtype=torch.long))[0]
 
 
-def quick(kind, hypotheses=MASKS, **settings):
+def quick(kind):
     descent = replace(brief_descent(kind), steps=25, step=max(0.05, kind.usual.step))
-    return kind(hypotheses, descent=descent, random_state=1, **settings)
+    return kind(loan_masks(), descent=descent, random_state=1)
 
 
 def every_baseline():
@@ -98,12 +112,12 @@ def every_baseline():
 def make(kind):
     """A baseline on hypotheses, its search or training cut short where it has one."""
     if issubclass(kind, CFVAE):
-        return kind(RETRAINS, autoencoder=BRIEF)
-    return quick(kind) if issubclass(kind, GradientSearch) else kind(RETRAINS)
+        return kind(loan_retrains(), autoencoder=BRIEF)
+    return quick(kind) if issubclass(kind, GradientSearch) else kind(loan_retrains())
 
 
 METHODS = {kind.__name__: partial(make, kind) for kind in every_baseline()} | {
-    "Mahajan": lambda: AVCG(PointMass(MODEL), recipe=replace(Recipe.mahajan(), steps=60)),
+    "Mahajan": lambda: AVCG(PointMass(loan_model()), recipe=replace(Recipe.mahajan(), steps=60)),
 }
 
 
@@ -169,8 +183,8 @@ class TestContract:
             kind(**wrong)
 
     def test_a_descent_of_ones_own_replaces_the_usual_one(self):
-        assert Wachter(MASKS).effort == Wachter.usual
-        assert Wachter(MASKS, descent=Descent(steps=7)).effort == WachterDescent(steps=7)
+        assert Wachter(loan_masks()).effort == Wachter.usual
+        assert Wachter(loan_masks(), descent=Descent(steps=7)).effort == WachterDescent(steps=7)
 
 
 class TestRowByRow:
@@ -313,7 +327,7 @@ class TestSchut:
 
     @pytest.mark.parametrize("steps", [1, 2, 5])
     def test_so_many_steps_change_no_more_columns_of_any_kind(self, steps):
-        found = Schut(MASKS, descent=Descent(steps, 1.0, 0.95, 0.0)).fit(TOY.X).generate(DENIED)
+        found = Schut(loan_masks(), descent=Descent(steps, 1.0, 0.95, 0.0)).fit(TOY.X).generate(denied())
         assert found.changed.sum(axis=1).max() <= steps
         assert found.changed.any()
 
@@ -405,18 +419,20 @@ class TestEntropic:
 
 class TestSeveralAnswers:
     def test_an_autoencoder_has_others(self):
-        found = CFVAE(RETRAINS).fit(TOY.X, TOY.y).generate(DENIED, n=3)
+        found = CFVAE(loan_retrains()).fit(TOY.X, TOY.y).generate(denied(), n=3)
         assert not found.repeated.any()
         assert not found.frame.reset_index().duplicated([found.frame.index.names[0], *TOY.X.columns]).any()
 
     @pytest.mark.parametrize("kind", [*SEARCHES, RobustSearch])
     def test_a_search_repeats_its_one_answer_and_says_so(self, kind):
-        found = quick(kind).fit(TOY.X).generate(DENIED, n=3)
+        found = quick(kind).fit(TOY.X).generate(denied(), n=3)
         assert found.repeated.tolist() == [False, True, True] * 12
         rows = found.frame.reset_index(drop=True)
         pd.testing.assert_frame_equal(rows.iloc[::3].reset_index(drop=True), rows.iloc[2::3].reset_index(drop=True))
 
     def test_the_class_mean_repeats_itself_and_neighbours_do_not(self):
-        mean, near = (kind(RETRAINS).fit(TOY.X, TOY.y).generate(DENIED, n=3) for kind in (ClassMean, NearestUnlike))
+        mean, near = (
+            kind(loan_retrains()).fit(TOY.X, TOY.y).generate(denied(), n=3) for kind in (ClassMean, NearestUnlike)
+        )
         assert mean.repeated.tolist() == [False, True, True] * 12
         assert near.repeated.sum() <= 2

@@ -1,6 +1,4 @@
-"""Fitted scikit-learn models as networks: the same predictions, or a reason why not."""
-
-import warnings
+"""Fitted scikit-learn models as networks: the same predictions."""
 
 import numpy as np
 import pandas as pd
@@ -13,79 +11,28 @@ from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.compose import ColumnTransformer, make_column_selector, make_column_transformer
 from sklearn.decomposition import PCA
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-from sklearn.ensemble import RandomForestClassifier, VotingClassifier
 from sklearn.frozen import FrozenEstimator
-from sklearn.impute import KNNImputer, SimpleImputer
-from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeClassifier, SGDClassifier
-from sklearn.model_selection import GridSearchCV
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.neural_network import MLPClassifier
+from sklearn.impute import SimpleImputer
+from sklearn.linear_model import LogisticRegression, RidgeClassifier, SGDClassifier
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import (
     FunctionTransformer,
-    KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
     OrdinalEncoder,
-    PolynomialFeatures,
-    PowerTransformer,
-    QuantileTransformer,
     RobustScaler,
     StandardScaler,
 )
 from sklearn.svm import LinearSVC
-from torch import nn
+from sklearn_models import MODELS, TEST, TRAIN, columns, people, usual
 
 from avcg import AVCG, DeepEnsemble, PointMass, Recipe, Schema, TabularSpace, datasets
-from avcg.errors import DataError, SettingError
+from avcg.errors import SettingError
 from avcg.hypotheses.predictors import Stacked
 from avcg.models.affine import schema_with_gaps
 from avcg.models.batched import plan_of
-from avcg.models.networks import mlp
-from avcg.models.sklearn import convertible, from_sklearn, from_torch
-
-NUMBERS = ["age", "income", "hours", "rate", "visits"]
-CATEGORIES = ["job", "city", "member", "grade"]
-TRAIN, TEST = slice(0, 300), slice(300, 500)
-
-
-def people(classes=2, gaps=True, n=500):
-    """Rows with every kind of column, and labels that depend on them."""
-    rng = np.random.default_rng(classes)
-    X = pd.DataFrame(
-        {
-            "age": rng.integers(18, 90, n),
-            "job": rng.choice(["clerk", "nurse", "smith", "judge"], n, p=[0.5, 0.3, 0.18, 0.02]),
-            "income": rng.lognormal(10, 0.7, n).round(2),
-            "city": pd.Categorical(rng.choice(["Bonn", "Köln"], n), ["Bonn", "Köln", "Ulm"]),
-            "hours": pd.array(rng.integers(0, 60, n), "Int64"),
-            "member": rng.random(n) < 0.3,
-            "rate": rng.normal(5, 2, n).astype(np.float32),
-            "grade": rng.choice(["a", "b", "c"], n).astype(object),
-            "visits": rng.integers(0, 2, n),
-        },
-        index=rng.permutation(n) + 7,
-    )
-    score = X["age"] / 20 + X["member"] * 2 - (X["job"] == "nurse") + X["rate"] / 2 + rng.normal(0, 1, n)
-    y = pd.qcut(score, classes, labels=["deny", "grant", "wait"][:classes]).astype(str).to_numpy()
-    if gaps:
-        X.loc[X.index[rng.random(n) < 0.1], "income"] = np.nan
-        X.loc[X.index[rng.random(n) < 0.1], "hours"] = pd.NA
-        X.loc[X.index[rng.random(n) < 0.1], "city"] = np.nan
-        # None, which encoders tell from nan; pandas makes texts of objects unless told not to.
-        X["grade"] = pd.Series(np.where(rng.random(n) < 0.1, None, X["grade"]), X.index, dtype=object)
-    return X, y
-
-
-def columns(numbers, categories, remainder="drop"):
-    return ColumnTransformer([("n", numbers, NUMBERS), ("c", categories, CATEGORIES)], remainder=remainder)
-
-
-def usual():
-    """What most people write."""
-    return columns(make_pipeline(SimpleImputer(), StandardScaler()), OneHotEncoder(handle_unknown="ignore"))
+from avcg.models.sklearn import from_sklearn
 
 
 def thousands(rows):
@@ -139,37 +86,8 @@ PREPROCESSING = {
         (OneHotEncoder(max_categories=3), make_column_selector(dtype_exclude="number")),
     ),
 }  # fmt: skip
-
 # These have encoders that refuse what they have not seen, such as a city that no row has.
 STRICT = ("min-max, gaps flagged, first dropped", "components", "frames", "by dtype")
-
-MODELS = {
-    "logistic": LogisticRegression(C=0.5),
-    "liblinear": LogisticRegression(solver="liblinear", random_state=0),
-    "logistic cv": LogisticRegressionCV(Cs=3, cv=2, max_iter=300),
-    "sgd": SGDClassifier(loss="log_loss", alpha=0.01, random_state=0),
-    "lda": LinearDiscriminantAnalysis(),
-    "one versus rest": OneVsRestClassifier(LogisticRegression(solver="liblinear", random_state=0)),
-    "relu": MLPClassifier((12, 6), max_iter=20, random_state=0),
-    "tanh": MLPClassifier((5,), activation="tanh", max_iter=20, random_state=0),
-    "logistic units": MLPClassifier((5,), activation="logistic", max_iter=20, random_state=0),
-    "identity": MLPClassifier((5,), activation="identity", max_iter=20, random_state=0),
-    "svc": CalibratedClassifierCV(LinearSVC(C=0.1, random_state=0), cv=3),
-    "svc alone": CalibratedClassifierCV(LinearSVC(C=0.1, random_state=0), cv=3, ensemble=False),
-    "hinge": CalibratedClassifierCV(SGDClassifier(alpha=0.1, random_state=0), cv=2),
-    "ridge": CalibratedClassifierCV(RidgeClassifier(), cv=2),
-    "calibrated logistic": CalibratedClassifierCV(LogisticRegression(), cv=2),
-    "calibrated perceptron": CalibratedClassifierCV(MLPClassifier((4,), max_iter=20, random_state=0), cv=2),
-    "vote": VotingClassifier(
-        [("a", LogisticRegression()), ("b", MLPClassifier((4,), max_iter=20, random_state=0)), ("c", "drop")],
-        voting="soft", weights=[2, 1, 5],
-    ),
-    "vote of linear ones": VotingClassifier(
-        [("a", LogisticRegression()), ("b", LogisticRegression(C=0.01))], voting="soft"
-    ),
-    "search": GridSearchCV(LogisticRegression(), {"C": [0.1, 1.0]}, cv=2),
-}  # fmt: skip
-
 CASES = [
     *[(name, "logistic", classes) for name in PREPROCESSING for classes in (2, 3)],
     *[("usual", name, classes) for name in MODELS for classes in (2, 3) if name not in ("logistic", "liblinear")],
@@ -387,231 +305,6 @@ class TestHypotheses:
         answers = recourse.generate(denied)
         said = models[0].predict(answers.frame[list(X.columns)])
         assert (said == "grant").all()
-
-
-class TestRefusals:
-    """Every refusal names the column or the estimator, and what to do instead."""
-
-    def refuse(self, model, match, X=None, error=SettingError, schema=None, space=None):
-        known, y = people()
-        fitted = model if X is not None else model.fit(known[TRAIN], y[TRAIN])
-        with pytest.raises(error, match=match):
-            from_sklearn(fitted, known[TRAIN] if X is None else X, schema, space=space)
-
-    def around(self, name, transformer):
-        rest = [column for column in ("age", "rate", "visits") if column != name]
-        return make_pipeline(
-            make_column_transformer((transformer, [name]), (StandardScaler(), rest), (OneHotEncoder(), ["job"])),
-            LogisticRegression(max_iter=1000),
-        )
-
-    @pytest.mark.parametrize(
-        "transformer",
-        [
-            PowerTransformer(),
-            QuantileTransformer(n_quantiles=20),
-            KBinsDiscretizer(4, strategy="uniform"),
-            FunctionTransformer(np.sqrt),
-            FunctionTransformer(lambda rows: rows.clip(upper=70)),
-            make_pipeline(StandardScaler(), PolynomialFeatures(2)),
-            OneHotEncoder(),
-        ],
-        ids=lambda one: type(one).__name__,
-    )
-    def test_a_column_that_is_not_affine(self, transformer):
-        self.refuse(
-            self.around("age", transformer),
-            r"Column 'age' .* not affine \(off by \S+ at \d+\).* black box instead: avcg.BlackBox\(model, X\)",
-        )
-
-    def test_columns_that_act_together(self):
-        both = make_column_transformer(
-            (make_pipeline(StandardScaler(), PolynomialFeatures(interaction_only=True)), ["age", "rate"]),
-            (StandardScaler(), ["visits"]),
-        )
-        self.refuse(make_pipeline(both, LogisticRegression()), "columns 'age', 'rate' act together .*BlackBox")
-        filled = make_column_transformer((KNNImputer(), ["income", "age"]))
-        self.refuse(make_pipeline(filled, StandardScaler(), LogisticRegression()), "'age', 'income' act together")
-
-    def test_rows_that_depend_on_their_company(self):
-        strange = FunctionTransformer(lambda rows: rows[["age", "rate"]] - rows[["age", "rate"]].mean())
-        self.refuse(make_pipeline(strange, LogisticRegression()), "BlackBox")
-
-    def test_two_kinds_of_gaps(self):
-        X, y = people()
-        X["grade"] = pd.Series([np.nan] * 30 + X["grade"].tolist()[30:], X.index, dtype=object)
-        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
-        self.refuse(model, "tells gaps of one column apart, such as None and nan. Look at .*'grade'", X)
-
-    @pytest.mark.parametrize(
-        ("last", "match"),
-        [
-            (RandomForestClassifier(3, random_state=0), "A RandomForestClassifier cannot be converted .*BlackBox"),
-            (CalibratedClassifierCV(LinearSVC(), method="isotonic", cv=2), "'isotonic' moves in jumps.*BlackBox"),
-            (CalibratedClassifierCV(RandomForestClassifier(3)), "A RandomForestClassifier cannot"),
-            (SGDClassifier(random_state=0), "loss='hinge' has no"),
-            (VotingClassifier([("a", LogisticRegression())]), "voting='hard' has no probabilities"),
-            (VotingClassifier([("a", RandomForestClassifier(3))], voting="soft"), "A RandomForestClassifier cannot"),
-            (OneVsRestClassifier(RandomForestClassifier(3)), "OneVsRestClassifier of RandomForestClassifier"),
-            (LinearSVC(), "A LinearSVC cannot"),
-            ("passthrough", "A str cannot be converted"),
-        ],
-    )
-    def test_estimators(self, last, match):
-        X, _ = people()
-        model = Pipeline([("before", usual()), ("last", last)])
-        assert not convertible(model)
-        self.refuse(model, match, X)
-
-    def test_what_is_convertible(self):
-        assert all(convertible(make_pipeline(usual(), model)) for model in MODELS.values())
-        assert convertible(CalibratedClassifierCV())
-        assert not convertible(lambda rows: rows)
-
-    def test_not_fitted(self):
-        X, _ = people()
-        self.refuse(make_pipeline(usual(), LogisticRegression()), "The Pipeline is not fitted yet. Call fit", X)
-        self.refuse(GridSearchCV(LogisticRegression(), {}), "The GridSearchCV is not fitted yet", X)
-
-    def test_a_category_that_the_model_does_not_take(self):
-        """One of X's, one that only the schema has, and one in every row."""
-        X, y = people(gaps=False)
-        X["city"] = X["city"].astype(object)
-        model = make_pipeline(make_column_transformer((OneHotEncoder(), ["job", "city"])), LogisticRegression())
-        model.fit(X[TRAIN], y[TRAIN])
-        other = X.assign(job=X["job"].where(X["job"] != "clerk", "abbot"))
-        self.refuse(model, "refuses 'abbot' in column 'job'.*handle_unknown='ignore'", other)
-        wider = Schema.infer(X, kinds={"city": ["Bonn", "Köln", "Ulm"]})
-        self.refuse(model, "refuses 'Ulm' in column 'city'", X, schema=wider)
-        self.refuse(model, "does not take the rows of X: Found unknown", X.assign(job="abbot"))
-
-    def test_a_gap_that_the_model_does_not_take(self):
-        X, y = people(gaps=False)
-        numbers = make_pipeline(make_column_transformer((StandardScaler(), ["age", "rate"])), LogisticRegression())
-        schema = Schema.infer(X).allow_missing("rate")
-        self.refuse(
-            numbers.fit(X, y), "makes nan of a gap in column 'rate'. Give the model an imputer", X, schema=schema
-        )
-        texts = make_pipeline(make_column_transformer((OneHotEncoder(), ["job"])), LogisticRegression()).fit(X, y)
-        schema = Schema.infer(X).allow_missing("job")
-        self.refuse(texts, r"refuses a gap in column 'job'.*without allow_missing\('job'\)", X, schema=schema)
-
-    def test_columns_with_other_names(self):
-        X, y = people()
-        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
-        renamed = X.rename(columns={"income": "incomes"})
-        self.refuse(
-            model, "fitted on column 'income', which X does not have. Did you mean 'incomes'", renamed, DataError
-        )
-        self.refuse(LogisticRegression().fit(X[["age", "rate"]], y), "does not take the rows of X", X[["rate", "age"]])
-
-    def test_texts_into_a_bare_estimator(self):
-        X, y = people()
-        model = LogisticRegression().fit(X[["age", "visits"]].to_numpy(), y)
-        self.refuse(model, "does not take the rows of X: could not convert string", X[["job", "age"]])
-
-    def test_a_schema_and_a_space(self):
-        X, y = people()
-        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
-        schema = schema_with_gaps(X)
-        self.refuse(model, "either 'schema' or 'space'", X, schema=schema, space=TabularSpace.fit(schema, X))
-
-    def test_several_labels_at_once(self):
-        X, y = people()
-        both = np.stack([y == "deny", X["member"]], axis=1).astype(int)
-        for last in (MLPClassifier((3,), max_iter=5, random_state=0), OneVsRestClassifier(LogisticRegression())):
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                model = make_pipeline(usual(), last).fit(X, both)
-            self.refuse(model, "several labels at once", X)
-
-    def test_probabilities_that_are_not_the_models(self):
-        """A subclass may do anything; what counts is what it says."""
-
-        class Bolder(LogisticRegression):
-            def predict_proba(self, X):
-                return np.square(super().predict_proba(X))
-
-        self.refuse(make_pipeline(usual(), Bolder()), r"off by \S+ at row \d+ of X, more than 1e-05.*BlackBox")
-
-    def test_a_fold_without_a_class(self):
-        X, y = people(3)
-        model = make_pipeline(usual(), CalibratedClassifierCV(LogisticRegression(), cv=2)).fit(X, y)
-        model[-1].calibrated_classifiers_[0].estimator.classes_ = np.array(["deny", "grant"])
-        self.refuse(model, "has not seen every class", X)
-
-    def test_a_column_without_any_value(self):
-        X, y = people()
-        model = make_pipeline(usual(), LogisticRegression()).fit(X, y)
-        space = TabularSpace.fit(schema_with_gaps(X), X)
-        self.refuse(model, "Column 'income' has no value in any row", X.assign(income=np.nan), DataError, space=space)
-
-
-class TestTorch:
-    def data(self):
-        X, _ = people(gaps=False)
-        return X[["age", "rate", "member", "job"]]
-
-    def features(self, rows):
-        jobs = np.stack([rows["job"] == name for name in ("clerk", "nurse", "smith", "judge")], axis=1)
-        numbers = (rows[["age", "rate"]].to_numpy(np.float32) - [50, 5]) / [20, 2]
-        return torch.tensor(np.column_stack([numbers, rows["member"], jobs]), dtype=torch.float32)
-
-    @pytest.mark.parametrize("outputs", [1, 2, 3])
-    def test_the_first_layer_takes_in_the_preprocessing(self, outputs):
-        X, network = self.data(), mlp(7, outputs, (6,), dropout=0.5).train()
-        converted = from_torch(network, self.features, X[TRAIN])
-        assert isinstance(converted.network_[0], nn.Linear)
-        assert isinstance(converted.network_[1], nn.ReLU)
-        assert plan_of(converted.network_) is not None
-        assert network.training
-        logits = network.eval()(self.features(X[TEST])).detach()
-        logits = torch.cat([torch.zeros_like(logits), logits], dim=1) if outputs == 1 else logits
-        assert np.abs(converted.predict_proba(X[TEST]) - logits.softmax(dim=-1).numpy()).max() <= 1e-5
-        assert converted.classes_.tolist() == list(range(max(outputs, 2)))
-
-    def test_any_other_network_follows_a_layer(self):
-        class Sum(nn.Module):
-            def forward(self, x):
-                return x.sum(dim=-1)
-
-        X = self.data()
-        converted = from_torch(Sum().double(), self.features, X[TRAIN], classes=["no", "yes"])
-        wanted = torch.sigmoid(self.features(X[TEST]).sum(dim=1)).numpy()
-        assert np.abs(converted.predict_proba(X[TEST])[:, 1] - wanted).max() <= 1e-5
-        assert set(converted.predict(X)) <= {"no", "yes"}
-        assert PointMass(converted).predictors.log_probs(converted.space_.encode(X)).shape == (1, 500, 2)
-
-    def test_a_fitted_transformer_is_preprocessing(self):
-        X = people()[0]
-        before = usual().fit(X[TRAIN])
-        network = mlp(before.transform(X).shape[1], 2, (6,))
-        converted = from_torch(network, before, X[TRAIN])
-        wanted = network(torch.from_numpy(before.transform(X[TEST])).float()).softmax(dim=-1).detach().numpy()
-        assert np.abs(converted.predict_proba(X[TEST]) - wanted).max() <= 1e-5
-
-    def test_a_table_of_numbers(self):
-        X = np.random.default_rng(0).normal(size=(50, 3))
-        network = mlp(3, 2, ())
-        converted = from_torch(network, lambda rows: torch.from_numpy(rows * 2), X)
-        wanted = network(torch.from_numpy(2 * X).float()).softmax(dim=-1).detach().numpy()
-        assert np.abs(converted.predict_proba(X) - wanted).max() <= 1e-5
-
-    def test_refusals(self):
-        X = self.data()
-        numbers = X[["age", "rate"]]
-        for network, preprocess, match in (
-            (mlp(2, 2), lambda rows: np.log(rows.to_numpy(float) + 20), "Column '(age|rate)' .* not affine"),
-            (mlp(2, 2), lambda rows: rows.to_numpy(float)[:, 0], "one row of features for each"),
-            (mlp(3, 2), lambda rows: rows.to_numpy(float), "does not take the 2 features that 'preprocess' makes"),
-            (nn.Unflatten(1, (2, 1)), lambda rows: rows.to_numpy(float), r"one logit per class, \(N, C\). Got"),
-            (mlp(2, 2), None, "'preprocess' of from_torch must be a function"),
-            (lambda x: x, lambda rows: rows, "'network' of from_torch must be a torch module"),
-        ):
-            with pytest.raises(SettingError, match=match):
-                from_torch(network, preprocess, numbers)
-        with pytest.raises(SettingError, match="one of 'classes' for each of 2"):
-            from_torch(mlp(2, 2), lambda rows: rows.to_numpy(float), numbers, classes=["a", "b", "c"])
 
 
 @st.composite

@@ -1,39 +1,29 @@
-"""The page of answers, counted again by hand; everything a row can hold, and every section there or excused."""
+"""The page of answers, counted again by hand."""
 
-import base64
 import re
-import struct
-import warnings
-import zlib
 from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 
 import numpy as np
 import pandas as pd
-import polars as pl
 import pytest
 import torch
+from answer_pages import LOANS, Page
 from scipy.stats import binomtest
-from typer.testing import CliRunner
 
-from avcg import AVCG, BlackBox, Classifier, Counterfactuals, PointMass, Recipe, Schema, retrains, toys
+from avcg import AVCG, BlackBox, PointMass
 from avcg.baselines.nearest import NearestUnlike
-from avcg.cli.report import report_app
-from avcg.errors import AvcgError, DataError, SettingError
+from avcg.errors import DataError, SettingError
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
 from avcg.method.calibration import Calibration
 from avcg.method.config import DiagnosticsConfig
 from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
-from avcg.report import svg
 from avcg.report.answers_page import render
-from avcg.report.images import png
 from avcg.report.page import at_least, figure, percent, short
-from avcg.report.population import by_column, by_group, delivered, number_columns, opinions
+from avcg.report.population import by_group, delivered, opinions
 
-LOANS = toys.loans(n=300)
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
 NEEDS_EXPLAINER = {
     "opinions": "How the models decide, before and after",
@@ -50,81 +40,6 @@ SECTIONS = {
     **NEEDS_EXPLAINER,
     "people": "Who changes what",
 }
-
-
-@pytest.fixture(scope="module")
-def recourse():
-    model = Classifier(hidden=(16,), epochs=30, schema=LOANS.schema).fit(LOANS.X, LOANS.y)
-    everyone = retrains(model, LOANS.X, LOANS.y, n=16, resampling="bootstrap")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # so short a training may not keep its promise
-        return AVCG(everyone, survival=0.9, recipe=Recipe(steps=150, layers=(32, 32))).fit(LOANS.X)
-
-
-@pytest.fixture(scope="module")
-def answers(recourse):
-    return recourse.generate(LOANS.X.head(120), target=1)
-
-
-@pytest.fixture(scope="module")
-def three(recourse):
-    return recourse.generate(LOANS.X.head(40), target=1, n=3)
-
-
-@pytest.fixture(scope="module")
-def page(answers, recourse):
-    return Page.of(render(answers, recourse, by="housing"))
-
-
-class Page(HTMLParser):
-    """A page that was read: well-formed, with its tables, its words by section, and what its pictures say."""
-
-    VOID = ("meta", "img")
-
-    def __init__(self):
-        super().__init__()
-        self.open, self.tags, self.attributes, self.tables, self.sections, self.words = [], [], [], {}, {}, []
-        self.section, self.cell = None, None
-
-    @classmethod
-    def of(cls, text):
-        page = cls()
-        page.feed(text)
-        page.close()
-        assert page.open == []
-        return page
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += [(tag, *one) for one in attrs]
-        if tag == "h2":
-            self.section = dict(attrs)["id"]
-            self.tables[self.section] = []
-        if tag == "tr":
-            self.tables[self.section].append([])
-        if tag in ("td", "th"):
-            self.cell = []
-        if tag not in self.VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-        if tag in ("td", "th"):
-            self.tables[self.section][-1].append(" ".join("".join(self.cell).split()))
-            self.cell = None
-
-    def handle_data(self, data):
-        self.words.append(data)
-        self.sections.setdefault(self.section, []).append(data)
-        if self.cell is not None and "title" not in self.open:
-            self.cell.append(data)
-
-    def text(self, section=None):
-        return " ".join("".join(self.words if section is None else self.sections[section]).split())
-
-    def lines(self, section):
-        """By the first cell, the others, without heads."""
-        return {line[0]: line[1:] for line in self.tables[section][1:]}
 
 
 def good(answers):
@@ -403,302 +318,6 @@ class TestSections:
         assert "the one that comes closest" in words
 
 
-class TestRows:
-    def test_several_answers_each(self, three, recourse):
-        page = Page.of(render(three, recourse, by="housing"))
-        assert "There are 3 answers for each; the numbers on this page count the first." in page.text()
-        first = Counter(three.statuses[::3].tolist())
-        assert f"{first['ok']} of {40 - first['already_target']} people" in page.text()
-        asked = int((three.statuses[::3] != "already_target").sum())
-        assert len(page.tables["people"][1:]) == 3 * asked + (40 - asked)
-        assert (
-            page.text("people").count("As above: no other answer was found.")
-            == three.repeated[np.repeat(three.statuses[::3] != "already_target", 3)].sum()
-        )
-        unlucky = np.isin(three.statuses[::3], ("not_robust", "not_valid"))
-        rescued = int((unlucky & (three.statuses.reshape(-1, 3) == "ok").any(axis=1)).sum())
-        assert (f"For {rescued} of all these, a further answer is ok" in page.text("without")) == bool(rescued)
-
-    def test_taking_some_is_having_asked_about_some(self, three, recourse):
-        rows = np.array([7, 3, 30])
-        some, asked = three.take(rows, 2), recourse.generate(three.factuals.iloc[rows], target=1, n=3)
-        pd.testing.assert_frame_equal(some.factuals, asked.factuals)
-        both = asked.answers.iloc[[0, 1, 3, 4, 6, 7]]
-        pd.testing.assert_frame_equal(some.answers.reset_index(drop=True), both.reset_index(drop=True))
-        assert (some.n, three.take(rows).n) == (2, 3)
-        with pytest.raises(SettingError, match=r"'n' of take must be at most 3, as many as there are. Got 4"):
-            three.take(rows, 4)
-        np.testing.assert_array_equal(some.statuses, asked.statuses[[0, 1, 3, 4, 6, 7]])
-        np.testing.assert_array_equal(some.certificate.agreeing, asked.certificate.agreeing[[0, 1, 3, 4, 6, 7]])
-        np.testing.assert_allclose(some.probability_before, asked.probability_before, atol=1e-6)
-        assert len(some.frame) == 6
-
-    def test_every_status(self, answers, recourse):
-        statuses = np.array([list(MEANING)[i % 5] for i in range(120)])
-        page = Page.of(render(replace(answers, statuses=statuses), recourse, by="rating"))
-        for status, meaning in MEANING.items():
-            assert f"24 {status.replace('_', ' ')} {meaning}" in page.text()
-        assert "For 48 people no change that flips the decision was found." in page.text("without")
-        assert "24 more have a change that too few models agree with." in page.text("without")
-        for status in ("infeasible", "already_target"):
-            assert page.text("people").count(MEANING[status]) == 24
-        assert "Only where the status is infeasible is it certain" in page.text("without")
-
-    @pytest.mark.parametrize("status", ["already_target", "infeasible", "not_valid"])
-    def test_nobody_is_told_anything(self, answers, recourse, status):
-        page = Page.of(render(replace(answers, statuses=np.full(120, status)), recourse, by="housing"))
-        assert {"columns", "costs", "sure", "opinions"}.isdisjoint(page.tables)
-        assert page.text("rests").count("No decision flips") == 4
-        assert len(page.tables["people"]) == 121
-        if status == "already_target":
-            assert "All people have the wanted decision already" in page.text()
-
-    def test_all_is_well(self, answers):
-        words = Page.of(render(replace(answers, statuses=np.full(120, "ok")))).text("without")
-        assert "Every answer is ok." in words
-
-    def test_gaps(self):
-        X = LOANS.X.assign(housing=LOANS.X["housing"].astype(object))
-        X.loc[X.index[::3], "income"] = np.nan
-        X.loc[X.index[::4], "housing"] = None
-        schema = Schema.infer(X).allow_missing("income", "housing")
-        rule = BlackBox(lambda rows: (rows["income"].fillna(0) > 50) * 1.0, X, schema=schema)
-        recourse = NearestUnlike(PointMass(rule)).fit(X)
-        answers = recourse.generate(X.head(60), target=1)
-        page = Page.of(render(answers, recourse, by="housing"))
-        filled = (answers.factuals["income"].isna() & answers.changed[:, 0]).sum()
-        assert filled
-        assert f"{filled} missing values filled" in page.lines("columns")["income"][1]
-        assert page.text("people").count("income: missing → ") == filled
-        assert "missing" in page.lines("groups")
-        known = answers.changed[:, 0] & answers.factuals["income"].notna()
-        moved = (answers.frame["income"] - answers.factuals["income"])[known]
-        column = by_column(answers, number_columns(answers, recourse), 0.95)[0]
-        assert (column.name, column.number.up, column.filled) == ("income", (moved > 0).sum(), filled)
-
-    def test_an_index_of_several_levels_and_polars(self, answers, recourse):
-        index = pd.MultiIndex.from_product([["north", "south"], range(60)], names=["region", "no"])
-        nested = replace(answers, factuals=answers.factuals.set_axis(index), answers=answers.answers.set_axis(index))
-        page = Page.of(render(nested, recourse))
-        assert page.tables["people"][0][0] == "region / no"
-        assert "south / 59" in page.lines("people")
-        rows = pl.from_pandas(LOANS.X.head(30).reset_index(drop=True))
-        own = recourse.generate(rows, target=1, n=2)
-        same = recourse.generate(LOANS.X.head(30).reset_index(drop=True), target=1, n=2)
-        assert render(own, recourse, by="housing") == render(same, recourse, by="housing")
-
-    def test_what_was_stored_gives_the_same_page(self, answers, recourse):
-        stored = Counterfactuals.from_json(answers.to_json())
-        assert render(stored, recourse, by="income") == render(answers, recourse, by="income")
-
-    def test_numbers_that_stand_for_categories(self, answers, recourse):
-        assert number_columns(answers, recourse) == {"income", "months"}
-        coded = answers.factuals.assign(owns=answers.factuals["owns"].astype(int))
-        assert number_columns(replace(answers, factuals=coded), None) == {"income", "months", "owns"}
-
-    def test_a_long_list_is_cut_and_says_so(self, answers, recourse):
-        place = np.tile(np.arange(120), 3)
-        page = Page.of(render(answers.take(place, 1), recourse))
-        assert len(page.tables["people"]) == 201
-        assert "And 160 more people, whose answers are in the file." in page.text("people")
-
-    def test_many_groups_are_cut_to_the_largest(self, answers, recourse):
-        labels = [f"g{i:02d}" if i < 100 else "g99" for i in range(120)]
-        shown = replace(answers, factuals=answers.factuals.assign(housing=labels))
-        page = Page.of(render(shown, by="housing"))
-        assert len(page.tables["groups"]) == 31
-        assert page.lines("groups")["g99"][0] == "21"
-        assert "And 70 smaller groups." in page.text("groups")
-
-    def test_many_changes_and_answers_are_cut(self):
-        X = pd.DataFrame(np.random.default_rng(0).normal(size=(60, 20)), columns=[f"c{i}" for i in range(20)])
-        rule = BlackBox(lambda rows: (rows["c0"] > 0) * 1.0, X)
-        recourse = NearestUnlike(PointMass(rule)).fit(X)
-        page = Page.of(render(recourse.generate(X[X["c0"] < 0].head(4), target=1, n=7), recourse))
-        assert "and 8 more" in page.text("people")
-        assert "And 2 more answers for each of them." in page.text("people")
-        assert len(page.tables["people"]) == 1 + 4 * 5
-        assert "12 or more: 4" in page.text("costs")
-
-    def test_no_rows(self, answers):
-        page = Page.of(render(answers.take(np.array([], np.intp), 1)))
-        assert "0 people" in page.text()
-
-
-class TestPage:
-    def test_it_needs_nothing(self, answers, recourse):
-        text = render(answers, recourse, by="housing")
-        assert not re.search(r"https?:|//|@import|url\(|src=", text)
-        page = Page.of(text)
-        assert not {"script", "link", "img", "iframe", "object"} & set(page.tags)
-        assert not [one for one in page.attributes if one[1].startswith("on")]
-
-    def test_the_same_twice(self, answers, recourse):
-        assert render(answers, recourse, by="months") == render(answers, recourse, by="months")
-
-    def test_everything_can_be_read_aloud(self, page):
-        assert page.tags.count("svg") == sum(one == ("svg", "role", "img") for one in page.attributes)
-        assert page.tags.count("title") == page.tags.count("svg") + 1
-        charts = sum(one[:2] == ("svg", "class") and one[2] in ("chart", "half", "small") for one in page.attributes)
-        assert page.tags.count("desc") == charts == 7
-        heads = sum(tag == "th" for tag in page.tags)
-        assert heads == sum(one[:2] == ("th", "scope") for one in page.attributes)
-        levels = [int(tag[1]) for tag in page.tags if re.fullmatch(r"h\d", tag)]
-        assert levels[0] == 1
-        assert levels.count(1) == 1
-        assert max(np.diff(levels)) <= 1
-
-    def test_what_users_wrote_is_escaped(self, answers):
-        nasty = "<b onload=alert(1)>x</b>"
-        parts = [
-            frame.replace({"housing": {"rent": nasty, "own": "</style><script>"}})
-            .rename(columns={"income": "in<i>come", "owns": "<script>"})
-            .set_axis([f"<u>{i}" for i in range(120)])
-            for frame in (answers.factuals, answers.frame)
-        ]
-        target = np.full(120, "<em>yes")
-        page_of = replace(answers, factuals=parts[0], answers=parts[1], target=target)
-        for by in ("housing", "<script>"):
-            text = render(page_of, by=by, title="<h1>Hello")
-            page = Page.of(text)
-            assert not {"b", "i", "u", "em", "script"} & set(page.tags)
-            assert page.tags.count("h1") == 1
-            assert nasty not in text
-            assert {nasty, "in<i>come", "<u>7", "<em>yes", "<h1>Hello"} <= set(map(str.strip, page.words)) | set(
-                re.findall(r"<em>yes|in<i>come|<h1>Hello", page.text())
-            )
-
-    def test_long_values_are_cut(self, answers):
-        rows, stood = (frame.assign(housing="z" * 500) for frame in (answers.factuals, answers.frame))
-        text = render(replace(answers, factuals=rows, answers=stood), by="housing")
-        assert "z" * 81 not in text
-        assert "z" * 79 + "…" in text
-
-
-@pytest.fixture(scope="module")
-def of_images():
-    images = np.random.default_rng(0).integers(0, 100, (60, 5, 4), dtype=np.uint8)
-    images[::2, :2] += 120
-    labels = np.array(["top", "none"] * 30)
-    model = Classifier(hidden=(4,), epochs=20).fit(images, labels)
-    return NearestUnlike(retrains(model, images, labels, n=4)).fit(images), images
-
-
-class TestImages:
-    def pictures(self, page):
-        found = []
-        for tag, name, at in page.attributes:
-            if (tag, name) == ("img", "src"):
-                assert at.startswith("data:image/png;base64,")
-                found.append(read_png(base64.b64decode(at.removeprefix("data:image/png;base64,"))))
-        return found
-
-    @pytest.mark.parametrize("n", [1, 2])
-    def test_before_after_and_difference(self, of_images, n):
-        method, images = of_images
-        answers = method.generate(images[:9], target="top", n=n)
-        page = Page.of(render(answers, method))
-        assert "Which columns change: Images have no columns." in page.text("rests")
-        changed = [i for i in range(9) if answers.statuses[i * n] != "already_target"]
-        found = self.pictures(page)
-        assert len(found) == 3 * n * len(changed)
-        named = [line[0] for line in page.tables["people"][1:] if len(line) == 7]  # the others are further answers
-        assert named[: len(changed)] == [str(i) for i in changed]
-        for place, row in enumerate(changed):
-            for k in range(n):
-                before, after, difference = found[3 * (place * n + k) :][:3]
-                assert (before == images[row][..., None]).all()
-                own = answers.answers[row * n + k]
-                assert (after == own[..., None]).all()
-                same = own == images[row]
-                assert (difference[same] == 236).all()
-                assert not (difference[~same] == 236).all(axis=-1).any()
-
-    @pytest.mark.parametrize("shape", [(6, 8, 8, 3), (6, 3, 8, 8), (6, 1, 8, 8), (6, 300, 200)])
-    def test_layouts_and_sizes(self, of_images, shape):
-        method, images = of_images
-        told_ones = method.generate(images[[1, 3, 5, 7, 9, 11]], target="top")
-        rng = np.random.default_rng(1)
-        first, second = rng.random((2, *shape))
-        page = Page.of(render(replace(told_ones, factuals=first, answers=second)))
-        found = self.pictures(page)
-        assert len(found) == 18
-        assert max(found[0].shape) <= 96
-        if shape == (6, 3, 8, 8):
-            span = max(first.max(), second.max()) - (low := min(first.min(), second.min()))
-            expected = np.round(255 * (np.moveaxis(first[0], 0, -1) - low) / span)
-            assert (found[0] == expected).all()
-
-    def test_channels_that_cannot_be_told(self, of_images):
-        method, images = of_images
-        told_ones = method.generate(images[[1, 3]], target="top")
-        odd = np.zeros((2, 4, 4, 4))
-        page = Page.of(render(replace(told_ones, factuals=odd, answers=odd)))
-        assert "The images are not shown" in page.text("people")
-        assert self.pictures(page) == []
-
-    def test_no_columns_to_group_by(self, of_images):
-        method, images = of_images
-        with pytest.raises(DataError, match="Images have no columns to group by"):
-            render(method.generate(images[:3], target="top"), method, by="x0")
-
-
-def read_png(data):
-    """Pixels of an unfiltered PNG, every checksum checked."""
-    assert data[:8] == b"\x89PNG\r\n\x1a\n"
-    at, body, size = 8, b"", None
-    while at < len(data):
-        (length,) = struct.unpack(">I", data[at : at + 4])
-        kind, content = data[at + 4 : at + 8], data[at + 8 : at + 8 + length]
-        assert struct.unpack(">I", data[at + 8 + length : at + 12 + length])[0] == zlib.crc32(kind + content)
-        if kind == b"IHDR":
-            size = struct.unpack(">II", content[:8])
-            assert content[8:] == bytes([8, 2, 0, 0, 0])
-        body += content if kind == b"IDAT" else b""
-        at += 12 + length
-    lines = np.frombuffer(zlib.decompress(body), np.uint8).reshape(size[1], 1 + 3 * size[0])
-    assert (lines[:, 0] == 0).all()
-    return lines[:, 1:].reshape(size[1], size[0], 3).astype(int)
-
-
-class TestDrawing:
-    def test_a_png_is_read_back(self):
-        pixels = np.random.default_rng(0).integers(0, 256, (7, 5, 3), dtype=np.uint8)
-        assert (read_png(png(pixels)) == pixels).all()
-
-    @pytest.mark.parametrize(("low", "high"), [(0, 1), (0.031, 0.97), (-3, 12), (5, 5), (0, 0), (1e-9, 2e-9), (0, 9e7)])
-    @pytest.mark.parametrize("most", [3, 5, 8])
-    def test_ticks_are_round_and_hold_everything(self, low, high, most):
-        found = svg.ticks(low, high, most)
-        assert found[0] <= low + 1e-12
-        assert found[-1] >= high - 1e-12
-        assert 2 <= len(found) <= most + 3
-        steps = np.diff(found)
-        np.testing.assert_allclose(steps, steps[0], rtol=1e-6)
-        assert f"{steps[0]:.2e}"[:4] in ("1.00", "2.00", "2.50", "5.00")
-
-    def test_a_bar_is_as_long_as_its_share(self):
-        drawn = str(svg.share_bar(0.25, 0.1, 0.5, "a <quarter>"))
-        assert "<title>a &lt;quarter&gt;</title>" in drawn
-        assert re.search(r'class="holds" x="0" y="2" width="60"', drawn)
-        assert re.search(r'class="whisker" x1="24" y1="8" x2="120"', drawn)
-        assert 'class="holds" x="0" y="2" width="0"' in str(svg.share_bar(float("nan"), 0.0, 1.0, "none"))
-
-    def test_parts_fill_the_whole(self):
-        drawn = str(svg.stacked_bar([svg.Part("ok", 3, "three"), svg.Part("lost", 1, "one")], "x"))
-        found = [
-            (float(x), float(w)) for x, w in re.findall(r'<rect class="\w+" x="([\d.]+)" y="0" width="([\d.]+)"', drawn)
-        ]
-        assert found == [(0, 748), (750, 248)]
-
-    def test_a_curve_with_holes_and_of_many_epochs(self):
-        words = svg.Words("loss", "it falls")
-        drawn = str(svg.curve([float("nan"), 2.0, 1.0], words))
-        assert drawn.count(",") == 2
-        assert str(svg.curve([1.0] * 5000, words)).count(",") <= 202
-        assert "polyline" not in str(svg.curve([float("nan")], words))
-
-
 class TestGroups:
     def test_by_nothing_is_everyone(self, answers):
         (everyone,) = by_group(answers, None, 0.95)
@@ -735,44 +354,3 @@ class TestMistakes:
     def test_an_explainer_that_has_not_been_fitted(self, answers, recourse):
         with pytest.raises(ValueError, match="not fitted"):
             render(answers, AVCG(recourse.hypotheses))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory, answers, recourse):
-    folder = tmp_path_factory.mktemp("report")
-    recourse.save(folder / "recourse")
-    (folder / "answers.json").write_text(answers.to_json())
-    return folder
-
-
-class TestCommand:
-    def run(self, *arguments):
-        return CliRunner().invoke(report_app, list(map(str, arguments)))
-
-    def test_it_writes_the_page(self, folder, tmp_path, answers, recourse):
-        out = tmp_path / "page.html"
-        result = self.run(
-            folder / "recourse", folder / "answers.json", "--out", out, "--by", "housing", "--title", "Loans"
-        )
-        assert result.exit_code == 0, result.output
-        assert result.output.splitlines() == [str(answers).split("\n")[0], f"Written to {out}"]
-        assert out.read_text(encoding="utf-8") == render(answers, recourse, by="housing", title="Loans")
-        assert [path.name for path in tmp_path.iterdir()] == [out.name]
-
-    @pytest.mark.parametrize(
-        ("arguments", "says"),
-        [
-            (["recourse", "answers.json", "--out", "page.pdf"], "--out must end in '.html'. Got 'page.pdf'"),
-            (["recourse", "answers.json", "--out", "nowhere/page.html"], "There is no folder 'nowhere'"),
-            (["recourse", "none.json"], "There is no file 'none.json'"),
-            (["nowhere", "answers.json"], "nowhere"),
-            (["recourse", "answers.json", "--by", "hosing"], "Did you mean 'housing'"),
-        ],
-    )
-    def test_mistakes_leave_no_file(self, folder, tmp_path, monkeypatch, arguments, says):
-        monkeypatch.chdir(folder)
-        before = sorted(folder.rglob("*"))
-        result = self.run(*arguments)
-        assert isinstance(result.exception, AvcgError)
-        assert says in str(result.exception)
-        assert sorted(folder.rglob("*")) == before

@@ -1,0 +1,224 @@
+"""The explainer: seeds, diagnostics, splits of hypotheses, devices, images, and the contract."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from explained_loans import SHORT, TOY, denied, loan_model, loan_retrains
+
+import avcg
+from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe
+from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
+from avcg.baselines.robust_search import RobustSearch
+from avcg.errors import DataError, SettingError
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.mixture import Mixture
+from avcg.hypotheses.split import HypothesisSplit
+from avcg.method.config import ReferenceConfig
+from avcg.method.deployed import DeployedModel
+
+
+class TestSameAnswers:
+    def test_alone_in_a_batch_and_in_any_order(self, recourse):
+        rows = TOY.X.head(60)
+        together = recourse.generate(rows, n=2)
+        turned = recourse.generate(rows.iloc[::-1], n=2)
+        alone = [recourse.generate(rows.iloc[[i]], n=2) for i in (0, 17, 59)]
+        discrete = ["months", "owns", "housing", "rating"]
+        for found in (turned, *alone):
+            expected = together.frame.loc[found.frame.index]
+            pd.testing.assert_frame_equal(found.frame[discrete], expected[discrete])
+            np.testing.assert_allclose(found.frame["income"], expected["income"], atol=1e-3)
+
+    def test_the_same_seed_gives_the_same_bytes_and_another_does_not(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            one, two, other = (
+                AVCG(loan_retrains(), recipe=Recipe(steps=40, layers=(32,)), random_state=seed).fit(TOY.X)
+                for seed in (1, 1, 2)
+            )
+        first, second, third = (each.generate(denied()) for each in (one, two, other))
+        assert first.to_json() == second.to_json()
+        assert first.to_json() != third.to_json()
+
+
+class TestDiagnostics:
+    def test_each_epoch_is_looked_at(self, recourse):
+        table = recourse.diagnostics_
+        assert list(table.columns) == ["loss", "kl", "active_units", "personalisation", "changes"]
+        assert (table["kl"] >= 0).all()
+        assert 0.3 < table["personalisation"].iloc[-1] < 1.5
+
+    def test_sending_everyone_to_one_profile_is_warned_of(self):
+        collapsed = Recipe(steps=400, decoder="latent", layers=(32,), temperature=None, weights=avcg.Weights(kl=10.0))
+        free = avcg.Schema.infer(TOY.X)
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            AVCG(loan_retrains(), free, recipe=collapsed).fit(TOY.X)
+        assert any("nearly one profile" in str(one.message) for one in said)
+
+    def test_a_promise_that_cannot_be_kept_is_said(self):
+        frozen = TOY.schema.freeze("income", "rating", "owns", "housing")
+        with pytest.warns(UserWarning, match="could not be met: at best"):
+            immovable = AVCG(loan_retrains(), frozen, recipe=Recipe(steps=20, layers=(16,))).fit(TOY.X)
+        assert not immovable.calibration_.met
+        assert immovable.calibration_.frontier["survival"].max() < 0.99
+
+    def test_the_margin_is_the_least_that_keeps_the_promise(self, recourse):
+        found = recourse.calibration_
+        frontier = found.frontier
+        if found.met:
+            enough = frontier[(frontier["survival"] - 2 * frontier["error"] >= 0.99) & (frontier["validity"] >= 0.99)]
+            assert found.margin == pytest.approx(enough.index[0])
+        assert found.n_hypotheses == 3
+        assert found.n_rows == 75
+
+
+class TestRoles:
+    def test_no_member_has_two_roles(self):
+        roles = HypothesisSplit.of(loan_retrains())
+        parts = [roles.train.predictors, roles.calibration, roles.test]
+        assert [len(part) for part in parts] == [6, 3, 3]
+        rows = torch.cat([part.overrides["0.weight"].flatten(1) for part in parts])
+        assert len(torch.unique(rows, dim=0)) == 12
+
+    def test_small_sets(self):
+        sizes = []
+        for count in (1, 2, 3, 4):
+            some = FiniteSet(
+                loan_retrains().predictors.subset(torch.arange(count)), loan_retrains().space, loan_retrains().classes
+            )
+            roles = HypothesisSplit.of(some)
+            sizes.append((len(roles.train), len(roles.calibration), 0 if roles.test is None else len(roles.test)))
+        assert sizes == [(1, 1, 0), (1, 1, 1), (2, 2, 1), (2, 1, 1)]
+
+    def test_a_posterior_is_drawn_from_anew(self):
+        roles = HypothesisSplit.of(MCDropout(loan_model()), n_test=7)
+        assert len(roles.test) == 7
+        assert len(roles.deployed) == 1
+        x = loan_retrains().space.encode(denied())
+        assert torch.allclose(
+            roles.deployed.predictive(x)[:, 1], torch.tensor(loan_model().predict_proba(denied())[:, 1]), atol=1e-6
+        )
+
+    def test_a_mixture_is_parted_component_by_component(self):
+        roles = HypothesisSplit.of(Mixture([loan_retrains(), MCDropout(loan_model())]), n_test=3)
+        assert len(roles.test) == 6
+        assert roles.test.weights.tolist() == pytest.approx([1 / 6] * 6)
+        assert len(roles.train.sample(20)) <= 20
+
+    def test_setting_all_aside_is_refused(self):
+        with pytest.raises(SettingError, match="'n_test' of 12 leaves too few of 12"):
+            HypothesisSplit.of(loan_retrains(), n_test=12)
+
+    def test_a_single_model_has_no_certificate(self):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = AVCG(PointMass(loan_model()), recipe=SHORT).fit(TOY.X).generate(denied().head(5))
+        assert found.certificate is None
+        assert Counterfactuals.from_json(found.to_json()).certificate is None
+        assert "models agree" not in str(found)
+
+
+class TestRemote:
+    def test_hypotheses_elsewhere_answer_the_same(self):
+        from avcg.hypotheses.predictors import OnDevice
+
+        x = loan_retrains().space.encode(denied())
+        away = OnDevice(loan_retrains().predictors, "cpu")
+        assert torch.equal(away.log_probs(x), loan_retrains().predictors.log_probs(x))
+        assert torch.equal(away.subset(torch.tensor([2])).log_probs(x)[0], away.log_probs(x)[2])
+        avcg.testing.check_hypotheses(FiniteSet(away, loan_retrains().space, loan_retrains().classes), x[:3])
+
+    def test_a_device_that_is_none(self):
+        with pytest.raises(SettingError, match="'device' of AVCG"):
+            AVCG(loan_retrains(), device="abacus").fit(TOY.X)
+
+
+class TestDeployedModel:
+    def test_exactly_at_the_threshold_is_a_yes(self):
+        deployed = DeployedModel(loan_retrains().base, threshold=0.25)
+        probabilities = torch.tensor([[0.75, 0.25], [0.76, 0.24]])
+        assert deployed.decide(probabilities).tolist() == [1, 0]
+        assert deployed.valid(probabilities[[0, 0]], torch.tensor([1, 0])).tolist() == [True, False]
+        assert deployed.log_odds(torch.tensor([1, 0])).tolist() == pytest.approx([-np.log(3), np.log(3)])
+
+    def test_a_threshold_is_for_two_classes(self):
+        rng = np.random.default_rng(0)
+        X, y = rng.normal(size=(90, 2)), np.repeat([0, 1, 2], 30)
+        model = Classifier(hidden=(4,), epochs=2).fit(X, y)
+        with pytest.raises(SettingError, match="for two classes"):
+            AVCG(PointMass(model), threshold=0.4).fit(X)
+
+
+class TestImages:
+    def test_pictures_are_answered_through_the_same_class(self):
+        rng = np.random.default_rng(0)
+        y = np.arange(120) % 2
+        pixels = rng.integers(0, 60, (120, 8, 8), dtype=np.uint8)
+        pixels[y == 1, 2:6, 2:6] += 150
+        model = Classifier(hidden=(4,), epochs=30).fit(pixels, y)
+        recipe = Recipe(steps=150, encoder=(8,), layers=(8, 8), batch_size=64, reference=ReferenceConfig(max_rows=50))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            recourse = AVCG(MCDropout(model), recipe=recipe, survival=0.9).fit(pixels)
+        found = recourse.generate(pixels[:10])
+        assert found.frame.dtype == np.uint8
+        assert found.frame.shape == (10, 8, 8)
+        assert found.status.isin(["ok", "not_robust"]).mean() > 0.7
+        assert found.changed is None
+        mask = np.zeros((8, 8), bool)
+        mask[2:6, 2:6] = True
+        part = recourse.generate(pixels[:10], vary=mask)
+        assert np.array_equal(part.frame[:, ~mask], pixels[:10][:, ~mask])
+        back = Counterfactuals.from_json(found.to_json())
+        assert np.array_equal(back.frame, found.frame)
+        assert "distance" in str(found)
+        with pytest.raises(DataError, match="no columns"):
+            found.changes()
+
+
+class TestNothingToDo:
+    def test_rows_that_have_the_target_can_be_refined(self):
+        granted = TOY.X[loan_model().predict(TOY.X) == loan_model().classes_[1]].head(3)
+        found = (
+            NearestUnlike(loan_retrains()).fit(TOY.X, TOY.y).generate(granted, loan_model().classes_[1], refine=True)
+        )
+        assert (found.statuses == "already_target").all()
+        pd.testing.assert_frame_equal(found.frame, granted)
+
+
+class TestContract:
+    def test_every_method_keeps_it(self, recourse):
+        from avcg.baselines.gradient import Descent
+        from avcg.testing import check_explainer
+
+        rows = TOY.X.head(24)
+        check_explainer(recourse, rows)
+        for kind in (NearestUnlike, RobustNeighbour, ClassMean):
+            check_explainer(kind(loan_retrains()).fit(TOY.X, TOY.y), rows)
+        check_explainer(
+            RobustSearch(loan_retrains(), descent=Descent(40, probability=0.7, proximity=1.0)).fit(TOY.X), rows
+        )
+
+    def test_it_catches_a_method_that_looks_at_its_neighbours(self):
+        from avcg.testing import check_explainer
+
+        class Averaging(ClassMean):
+            def _candidates(self, query):
+                shift = query.x.mean(dim=0) - query.x
+                return query.space.project(query.x + shift, query.x)[None].expand(query.n, -1, -1)
+
+        with pytest.raises(AssertionError, match=r"order of rows|other rows"):
+            check_explainer(Averaging(loan_retrains()).fit(TOY.X), TOY.X.head(24))
+
+
+def test_scikit_learns_manners():
+    from sklearn.base import clone
+
+    first = AVCG(loan_retrains(), survival=0.9, recipe=SHORT)
+    assert set(first.get_params(deep=False)) >= {"hypotheses", "schema", "survival", "recipe", "device", "random_state"}
+    assert clone(first, safe=False).get_params(deep=False)["survival"] == 0.9
+    assert not hasattr(first, "generator_")

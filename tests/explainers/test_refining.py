@@ -1,0 +1,77 @@
+"""Answers made better than one pass can: refining, refitting, and what a single pass gives away."""
+
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from explained_loans import TOY, denied, loan_model, loan_retrains
+
+import avcg
+from avcg import AVCG, Recipe, Refinement, retrains
+from avcg.method.config import SearchConfig
+from avcg.method.refine import Deadline, prune
+
+
+class TestRefining:
+    def test_answers_get_no_dearer_and_stay_accepted(self, recourse):
+        first, refined = recourse.generate(denied()), recourse.generate(denied(), refine=True)
+        assert (refined.distance <= first.distance + 1e-5).all()
+        assert refined.distance.mean() < first.distance.mean()
+        assert (refined.status == "not_valid").sum() <= (first.status == "not_valid").sum()
+        assert not recourse.space_.violations(refined.frame, denied()).any()
+
+    def test_latent_steps_and_budget(self, recourse):
+        started = time.monotonic()
+        found = recourse.generate(denied(), refine=Refinement(steps=10_000), time_budget=0.3)
+        assert time.monotonic() - started < 5
+        assert len(found) == 40
+
+    def test_pruning_finds_the_least_on_a_line(self):
+        frame = pd.DataFrame({"x0": np.linspace(-2, 2, 50), "x1": np.linspace(2, -2, 50)})
+        space = avcg.TabularSpace.fit(avcg.Schema.infer(frame), frame)
+        x = torch.zeros(3, 2)
+        far = torch.tensor([[1.5, 1.5], [1.0, 0.0], [0.0, 0.7]])
+        found = prune(space, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline(), SearchConfig())
+        assert torch.allclose(found[:2, 1], torch.zeros(2)), "what is not needed is undone"
+        assert (found[:2, 0] >= 0.5).all()
+        assert (found[:2, 0] < 0.7).all()
+
+    def test_the_gap_is_what_a_better_posterior_would_gain(self):
+        smooth = Recipe(steps=200, decoder="latent", layers=(32,), risk=avcg.risk.expected_log_likelihood,
+                        temperature=None, weights=avcg.Weights())  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            paper = AVCG(loan_retrains(), recipe=smooth).fit(TOY.X)
+        gaps = paper.amortization_gap(denied().head(10), steps=60, n_latents=300)
+        assert gaps.index.equals(denied().head(10).index)
+        np.testing.assert_allclose(gaps["gap"], gaps["encoder"] - gaps["refined"], atol=1e-6)
+        assert gaps["gap"].mean() > 0, "a posterior of one's own is better than the encoder's"
+
+    @pytest.mark.parametrize("only_encoder", [False, True])
+    def test_refit_goes_on_from_where_it_was(self, recourse, only_encoder):
+        newer = retrains(loan_model(), TOY.X, TOY.y, n=8, resampling="bootstrap", random_state=5)
+        before = {name: value.clone() for name, value in recourse.generator_.state_dict().items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            renewed = recourse.refit(newer, TOY.X, steps=40, only_encoder=only_encoder)
+        assert all(torch.equal(before[name], value) for name, value in recourse.generator_.state_dict().items())
+        moved = {
+            name for name, value in renewed.generator_.state_dict().items() if not torch.equal(value, before[name])
+        }
+        assert any(name.startswith("encoder") for name in moved)
+        assert any(name.startswith("decoder") for name in moved) is not only_encoder
+        assert (renewed.generate(denied()).status != "not_valid").mean() > 0.8
+
+
+class TestRefinedAlone:
+    def test_refined_answers_do_not_depend_on_their_place(self, recourse):
+        effort = Refinement(steps=5)
+        whole = recourse.space_.encode(recourse.generate(denied().head(6), refine=effort).frame)
+        turned = recourse.space_.encode(recourse.generate(denied().head(6).iloc[::-1], refine=effort).frame)
+        assert torch.allclose(whole, turned.flip(0), atol=1e-5)
+        gaps = recourse.amortization_gap(denied().head(6), steps=5)["gap"]
+        again = recourse.amortization_gap(denied().head(6).iloc[::-1], steps=5)["gap"]
+        assert np.allclose(gaps, again[::-1], atol=1e-4)
