@@ -77,8 +77,7 @@ def render(
 ) -> str:
     """Render answers as an HTML page.
 
-    Every row counts once, with its first answer. Sections that need the explainer are left out without it, and the page
-    says so.
+    Every row counts once, with its first answer. The page names the sections that it leaves out for want of the explainer.
 
     Args:
         answers: Answers for tables or images.
@@ -122,10 +121,7 @@ def render(
         "shown": [name for name, section in sections.items() if not isinstance(section, str)],
         "left_out": [(_HEADINGS[name], section) for name, section in sections.items() if isinstance(section, str)],
         **{name: None if isinstance(section, str) else section for name, section in sections.items()},
-        "noun": noun,
-        "who": "who" if noun == "people" else "that",
-        "by": by,
-        "n": found.n,
+        **{"noun": noun, "who": "who" if noun == "people" else "that", "by": by, "n": found.n},
         "confidence": precise(confidence),
         "overview": _overview(found, first, everyone, confidence),
     }
