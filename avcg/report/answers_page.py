@@ -77,7 +77,8 @@ def render(
 ) -> str:
     """Render answers as an HTML page.
 
-    Every row counts once, with its first answer. The page names the sections that it leaves out for want of the explainer.
+    Every row counts once, with its first answer. Sections that need the explainer are left out without it, and the page
+    says so.
 
     Args:
         answers: Answers for tables or images.
@@ -105,11 +106,7 @@ def render(
     found = read_answers(answers)
     check_columns(found)
     if explainer is not None:
-        if not isinstance(explainer, Explainer):
-            raise SettingError(
-                f"The 'explainer' of render must be a fitted method such as AVCG. Got a {type(explainer).__name__}."
-            )
-        check_is_fitted(explainer)
+        _check_fitted(explainer)
     confidence = _confidence(found)
     first = found.take(np.arange(len(found)), 1)
     everyone = by_group(first, None, confidence)[0]
@@ -121,11 +118,22 @@ def render(
         "shown": [name for name, section in sections.items() if not isinstance(section, str)],
         "left_out": [(_HEADINGS[name], section) for name, section in sections.items() if isinstance(section, str)],
         **{name: None if isinstance(section, str) else section for name, section in sections.items()},
-        **{"noun": noun, "who": "who" if noun == "people" else "that", "by": by, "n": found.n},
+        "noun": noun,
+        "who": "who" if noun == "people" else "that",
+        "by": by,
+        "n": found.n,
         "confidence": precise(confidence),
         "overview": _overview(found, first, everyone, confidence),
     }
     return fill("answers.html.j2", context)
+
+
+def _check_fitted(explainer: Explainer) -> None:
+    if not isinstance(explainer, Explainer):
+        raise SettingError(
+            f"The 'explainer' of render must be a fitted method such as AVCG. Got a {type(explainer).__name__}."
+        )
+    check_is_fitted(explainer)
 
 
 def _sections(
