@@ -9,7 +9,8 @@ relaxation and the check of answers. Links and the cap on changes bind several c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -50,7 +51,7 @@ class Limits:
             categories=Categories.of(encoding, change),
         )
 
-    @property
+    @cached_property
     def families(self) -> tuple[Family, ...]:
         """Every family, in order."""
         return tuple(getattr(self, field.name) for field in fields(self))
@@ -104,4 +105,4 @@ class Limits:
         return self.with_arrays({name: array[rows] for name, array in self.arrays().items()})
 
     def _each(self, change: Callable[[Any], Any]) -> Self:
-        return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
+        return type(self)(*(change(family) for family in self.families))

@@ -59,7 +59,7 @@ class NumberRanges(Family):
 
     def coded(self, encoding: Encoding) -> Self:
         """The same ranges in units of codes."""
-        return replace(self, low=encoding.scaled(self.low), high=encoding.scaled(self.high))
+        return type(self)(encoding.scaled(self.low), encoding.scaled(self.high))
 
     def requested(self, name: str, j: int, bounds: Any) -> Self:
         """What a request leaves of the range of one column.
