@@ -104,7 +104,9 @@ class FeasibleSet:
         sizes = {len(array) for array in arrays.values()} - {1}
         if len(sizes) > 1:
             raise SchemaError(f"The request speaks of different numbers of rows: {enumerate_some(sorted(sizes))}.")
-        rows = max(sizes, default=1)
+        if not sizes:
+            return self
+        (rows,) = sizes
         return self.with_arrays({name: np.broadcast_to(a, (rows, *a.shape[1:])) for name, a in arrays.items()})
 
     def _vary(self, encoding: Encoding, vary: Vary) -> Self:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any, Self
 
 import numpy as np
@@ -49,18 +48,12 @@ class Family:
 
     def arrays(self) -> dict[str, Any]:
         """The arrays (R, ...) by name."""
-        return {name: getattr(self, name) for name in _rowwise(type(self))}
+        return {field.name: getattr(self, field.name) for field in fields(self) if not field.metadata}
 
     def with_arrays(self, arrays: Mapping[str, Any]) -> Self:
         """The same limits with those of these arrays that belong to this family."""
-        return replace(self, **{name: arrays[name] for name in _rowwise(type(self)) if name in arrays})
+        return replace(self, **{name: arrays[name] for name in self.arrays() if name in arrays})
 
     def mapped(self, change: Callable[[Any], Any]) -> Self:
         """The same limits with every array changed alike, constant ones too."""
         return replace(self, **{field.name: change(getattr(self, field.name)) for field in fields(self)})
-
-
-@cache
-def _rowwise(kind: type[Family]) -> tuple[str, ...]:
-    """The fields of a family that have the axis R."""
-    return tuple(field.name for field in fields(kind) if not field.metadata)
