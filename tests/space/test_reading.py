@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from strategies import cells, tables
 
 from avcg import Categorical, Continuous, Schema, TabularSpace
-from avcg.batch.chunks import ArrowPiece, TextPiece, readings_of, typed
+from avcg.batch.chunks import ArrowChunk, TextChunk, cell_types_of, read_frame
 from avcg.errors import DataError
 from avcg.space.frames import read_values
 from avcg.space.reading import read_rows
@@ -47,11 +47,11 @@ def as_csv(rows):
     writer.writerows(rows)
     header, *lines = csv.reader(io.StringIO(text.getvalue()))
     columns = {name: [line[j] for line in lines] for j, name in enumerate(header)}
-    return TextPiece(0, columns, list(range(2, len(lines) + 2)), "rows.csv")
+    return TextChunk(0, columns, list(range(2, len(lines) + 2)), "rows.csv")
 
 
 def as_arrow(rows):
-    return ArrowPiece(0, pa.Table.from_pylist(rows, names_schema(rows)), "rows.parquet")
+    return ArrowChunk(0, pa.Table.from_pylist(rows, names_schema(rows)), "rows.parquet")
 
 
 def names_schema(rows):
@@ -60,9 +60,9 @@ def names_schema(rows):
     return pa.schema([(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in inferred])
 
 
-def read_chunk(piece, schema, frame):
+def read_chunk(chunk, schema, frame):
     dtypes = {name: str(frame[name].dtype) for name in frame.columns}
-    return read_values(typed(piece, schema, readings_of(schema, dtypes)), schema)
+    return read_values(read_frame(chunk, schema, cell_types_of(schema, dtypes)), schema)
 
 
 def same(values, others):
@@ -83,7 +83,7 @@ def test_all_sources_hold_the_same_values(table):
     assert same(read_values(pd.DataFrame(rows, dtype=object), schema), expected)
     assert same(read_chunk(as_csv(rows), schema, frame), expected)
     arrow = frame.to_arrow() if isinstance(frame, pl.DataFrame) else pa.Table.from_pandas(frame, preserve_index=False)
-    assert same(read_chunk(ArrowPiece(0, arrow, "rows.parquet"), schema, frame), expected)
+    assert same(read_chunk(ArrowChunk(0, arrow, "rows.parquet"), schema, frame), expected)
 
 
 def wrong_cells(feature):
@@ -117,13 +117,13 @@ def test_all_sources_refuse_the_same_rows(table, data):
     with contextlib.suppress(pa.ArrowInvalid, pa.ArrowTypeError):  # a column of Arrow holds values of one type
         sources.append(as_arrow(rows))
     readable = isinstance(wrong, bool) and isinstance(feature, Continuous)
-    for piece in sources if not readable else ():
-        if wrong == 17 and isinstance(piece, ArrowPiece):
+    for chunk in sources if not readable else ():
+        if wrong == 17 and isinstance(chunk, ArrowChunk):
             continue  # all numbers, where names are numbers
         with pytest.raises(DataError, match=f"column {feature.name!r}") as of_chunk:
-            read_chunk(piece, schema, frame)
-        whole_column = isinstance(piece, ArrowPiece) and "is of type" in str(of_chunk.value)
-        assert whole_column or piece.where(places[0]) in str(of_chunk.value)
+            read_chunk(chunk, schema, frame)
+        whole_column = isinstance(chunk, ArrowChunk) and "is of type" in str(of_chunk.value)
+        assert whole_column or chunk.location(places[0]) in str(of_chunk.value)
 
 
 @pytest.mark.parametrize(
