@@ -89,7 +89,7 @@ class TestNumbers:
         changed = answers.changed.copy()
         changed[:, 0] = False
         text = Page.of(render(replace(answers, changed=changed), recourse)).text("columns")
-        assert "Changed by nobody: income" in text
+        assert "Never changed: income" in text
 
     def test_what_changes_together(self, page, answers):
         names = answers.factuals.columns
@@ -343,7 +343,7 @@ class TestMistakes:
             (
                 lambda a, _: render(replace(a, changed=a.changed[:, :2])),
                 DataError,
-                "'changed' speaks of 2 of 5 columns",
+                "'changed' has 2 columns, not 5",
             ),
         ],
     )
