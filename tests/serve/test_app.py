@@ -68,7 +68,7 @@ class TestAnswers:
         for kind in ("plain", "graphs"):
             app = create_app(open_engine(folders / kind)[0])
             for found in (explain(app, rows=[row]).json(), request(app, "GET", "/schema").json()):
-                assert found["assumption"].startswith(f"{NOTED} Those that were asked")
+                assert found["assumption"].startswith(f"{NOTED} The held-out models")
 
     def test_many_rows_are_answered_beside_the_event_loop_and_the_same(self, engine):
         seen = []
@@ -196,5 +196,5 @@ class TestDescription:
         class Fitted:
             space_ = None
 
-        with pytest.raises(SettingError, match="rows of a table"):
+        with pytest.raises(SettingError, match="rows of tables"):
             ExplainerEngine(Fitted())

@@ -46,7 +46,7 @@ class TestAudit:
     def test_too_many(self, engine):
         app = create_app(engine, auditor=auditor_of(recourse), limits=Limits(rows=3))
         text = recourse().generate(denied().head(4)).to_json()
-        refused(request(app, "POST", "/audit", content=text, headers=JSON), 422, "At most 3 rows")
+        refused(request(app, "POST", "/audit", content=text, headers=JSON), 422, "at most 3 rows")
 
     def test_a_later_format_or_another_file_is_refused(self, app):
         for text, word in (("{}", "format"), ('{"format": "avcg.audit"}', "format"), ("[]", "object")):

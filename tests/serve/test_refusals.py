@@ -43,9 +43,9 @@ class TestRefusals:
             ({"n": True}, ["n:"]),
             ({"min_prob": 1}, ["min_prob:", "less than 1"]),
             ({"max_changes": -1}, ["max_changes:"]),
-            ({"target": 2}, ["target:", "no class"]),
-            ({"target": "1"}, ["target:", "no class"]),
-            ({"target": True}, ["target:", "no class"]),
+            ({"target": 2}, ["target:", "not a class"]),
+            ({"target": "1"}, ["target:", "not a class"]),
+            ({"target": True}, ["target:", "not a class"]),
             ({"target": [1]}, ["target:"]),
             ({"vary": ["incme"]}, ["'incme'", "'income'"]),
             ({"vary": "income"}, ["vary:"]),
@@ -93,7 +93,7 @@ class TestRefusals:
     )
     def test_bodies_that_are_no_json(self, app, body):
         found = request(app, "POST", "/explain", content=body.encode("latin-1"), headers=JSON)
-        refused(found, 400, "no JSON")
+        refused(found, 400, "not JSON")
         assert request(app, "GET", "/health").status_code == 200
 
     def test_a_body_must_be_said_to_be_json(self, app, row):
