@@ -150,7 +150,7 @@ class Audit:
         total = self.summary()
         interval = f"{total['share']:.0%}, {self.confidence:.0%} interval {total['low']:.0%} to {total['high']:.0%}"
         lines = [f"{total['holds']} of {total['told']} answers still hold ({interval})" if total["told"] else
-                 "No answer was told as valid: there is nothing to hold"]  # fmt: skip
+                 "None of the answers was valid when it was made: there is nothing to audit"]  # fmt: skip
         if self.replacements is not None:
             lines[0] += f"; {total['replaced']} of {total['lost']} lost ones replaced, {total['keeping']} of these"
             lines[0] += " keeping what was told"
