@@ -31,7 +31,7 @@ from exchange import Clock, Positions
 from handing import same_model, task_of
 from judging import judge
 from methods import METHODS, OURS, RETRAINED, Outcome, Own, Peer, Stored, ask_own, ask_peer
-from tables import RESULTS, markdown, read_results, write_results
+from tables import RESULTS, markdown, read_results, store_run
 
 import avcg
 from avcg import AVCG
@@ -65,7 +65,7 @@ def measure(options: argparse.Namespace) -> None:
                 if threads == options.threads[0] and outcome.error is None:
                     rows = judge(context, X, target, outcome.answers).iloc[chosen]
                 cell = _cell(options, batch, method.name, threads, outcome)
-                write_results(options.results, read_results(options.results).replaced(cell, rows), about)
+                store_run(options.results, cell, rows, about)
                 delivered = outcome.error or f"{1e3 * outcome.cpu / outcome.asked:.3g} ms of processor time a row"
                 print(f"{batch:,} rows, threads: {threads}, {method.name}: {delivered}", flush=True)
     results = read_results(options.results)

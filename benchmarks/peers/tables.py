@@ -8,7 +8,6 @@ written anew.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Sequence
@@ -20,6 +19,8 @@ import numpy as np
 import pandas as pd
 from judging import MEASURES
 
+from avcg.bench.store import KEYS as STORE_KEYS
+from avcg.bench.store import Key, Store, file_name, keys_of
 from avcg.bench.tables import to_markdown
 
 RESULTS = Path(__file__).parents[1] / "results" / "peers"
@@ -38,21 +39,11 @@ class Results:
 
     Attributes:
         rows: One line for each row that a method was asked about, with `KEYS` and what the judge says.
-        cells: One entry for each of those and number of threads: how long it took, or why it failed.
+        cells: One entry for each method, batch and number of threads: how long it took, or why it failed.
     """
 
     rows: pd.DataFrame
     cells: list[dict[str, Any]]
-
-    def replaced(self, cell: dict[str, Any], rows: pd.DataFrame | None) -> Results:
-        """These results with one measured anew; without rows, those of the same cell stay."""
-        others = [one for one in self.cells if _key(one) != _key(cell)]
-        kept = self.rows
-        if rows is not None:
-            mine = np.logical_and.reduce([kept[name] == cell[name] for name in KEYS])
-            named = rows.assign(**{name: cell[name] for name in KEYS})[list(kept.columns)]
-            kept = pd.concat([kept[~mine], named], ignore_index=True) if len(kept) else named
-        return Results(kept, [*others, cell])
 
     def of(self, dataset: str, batch: int) -> Results:
         """What belongs in one table."""
@@ -62,29 +53,44 @@ class Results:
         )
 
 
-def _key(cell: dict[str, Any]) -> tuple[Any, ...]:
-    return (*(cell[name] for name in KEYS), cell["threads"])
-
-
 def read_results(folder: Path) -> Results:
-    """What `write_results` wrote, or nothing where there is none."""
-    if not (folder / "rows.csv.gz").exists():
-        return Results(pd.DataFrame(columns=[*KEYS, "row", *MEASURES]), [])
-    rows = pd.read_csv(folder / "rows.csv.gz")
-    return Results(rows, json.loads((folder / "manifest.json").read_text())["cells"])
+    """What is stored: a store of the benchmark for each size of batch; nothing where there is none.
+
+    Args:
+        folder: The folder of the stores.
+    """
+    rows, cells = [pd.DataFrame(columns=[*KEYS, "row", *MEASURES])], []
+    for place in sorted(folder.glob("*/manifest.json")):
+        store = Store(place.parent)
+        batch = store.rows()
+        rows.append(batch[batch["error"].isna()].assign(batch=int(place.parent.name))[list(rows[0].columns)])
+        cells += [run for cell in store.about().values() for run in cell["runs"]]
+    return Results(pd.concat(rows[1:], ignore_index=True) if len(rows) > 1 else rows[0], cells)
 
 
-def write_results(folder: Path, results: Results, about: dict[str, Any]) -> None:
-    """Rows and what is known of them, each whole or not at all."""
-    folder.mkdir(parents=True, exist_ok=True)
-    partial = folder / "rows.partial"
-    ordered = results.rows.sort_values([*KEYS, "row"], kind="stable")
-    ordered.to_csv(partial, index=False, float_format="%.5g", compression={"method": "gzip", "mtime": 0})
-    partial.replace(folder / "rows.csv.gz")
-    partial = folder / "manifest.partial"
-    cells = sorted(results.cells, key=lambda cell: tuple(map(str, _key(cell))))
-    partial.write_text(json.dumps({**about, "cells": cells}, indent=1, sort_keys=True, ensure_ascii=False))
-    partial.replace(folder / "manifest.json")
+def store_run(folder: Path, run: dict[str, Any], rows: pd.DataFrame | None, about: dict[str, Any]) -> None:
+    """Store how long one method took with one number of threads, and what the judge says of its answers.
+
+    Args:
+        folder: The folder of the stores.
+        run: ``dataset``, ``seed``, ``batch``, ``method``, ``threads``, times, and ``error``: why there are no answers.
+        rows: What the judge says; None: what is stored of this method stays.
+        about: How the batch was run.
+    """
+    store = Store(folder / str(run["batch"]))
+    key: Key = (run["dataset"], run["seed"], run["method"], None)
+    if rows is not None:
+        lines = rows.assign(answer=0, reading="raw", error=np.nan)
+    elif key in store.finished():
+        stored = store.rows()
+        lines = stored[[each == key for each in keys_of(stored)]].drop(columns=STORE_KEYS)
+    else:
+        lines = pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [run["error"]]})
+    before = store.about().get(file_name(key), {"runs": []})["runs"]
+    runs = [each for each in before if each["threads"] != run["threads"]]
+    store.forget([key])
+    store.write(key, lines, {"runs": sorted([*runs, run], key=lambda each: each["threads"])})
+    store.compact(about)
 
 
 def fastest(results: Results, ours: Sequence[str]) -> str | None:
@@ -119,9 +125,9 @@ def summary(results: Results, order: Sequence[str], ours: str | None) -> pd.Data
             "rows": len(rows),
             "coverage": rows["answered"].mean(),
             "valid": answered["valid"].mean(),
-            "survival": answered["survival"].mean(),
+            "survival": answered["CMV"].mean(),
             "L1": answered["L1"].mean(),
-            "broken": (answered["broken"] > 0).mean() if len(answered) else np.nan,
+            "broken": (answered["violations"] > 0).mean() if len(answered) else np.nan,
             "fit": _seconds(times[name, threads[0]]["fit_cpu"]),
         }
         line |= {f"cpu{count}": _milliseconds(times.get((name, count)), "cpu") for count in threads}

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 
 from avcg import Classifier, Schema, TabularSpace, toys
+from avcg.bench.store import Store
+from avcg.bench.tables import failures
 from avcg.errors import DataError
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.deployed import DeployedModel
@@ -150,10 +152,10 @@ class TestJudge:
                 # row 2 came back as it was, row 7 has no answer
                 "answered": [1, 1, 0, 1, 1, 1, 1, 0],
                 "valid": [1, 1, np.nan, 1, 0, 0, 1, np.nan],
-                "survival": [1, 0.5, np.nan, 0.75, 0, 0, 1, np.nan],
+                "CMV": [1, 0.5, np.nan, 0.75, 0, 0, 1, np.nan],
                 "L1": [60 / unit + 1, 25 / unit, np.nan, 20.5 / unit, np.nan, 10 / unit, 50 / unit + 1, np.nan],
                 "columns": [2, 1, np.nan, 1, np.nan, 1, 2, np.nan],
-                "broken": [0, 0, np.nan, 1, 1, 1, 1, np.nan],
+                "violations": [0, 0, np.nan, 1, 1, 1, 1, np.nan],
             }
         ).rename_axis("row")
         pd.testing.assert_frame_equal(found, expected, check_dtype=False, rtol=1e-5)
@@ -161,7 +163,7 @@ class TestJudge:
     def test_a_gap_is_not_read(self, peers, context):
         gap = ROWS.iloc[[1]].assign(hours=np.nan)
         found = peers.judging.judge(context, ROWS, np.ones(8, np.int64), gap)
-        assert found.loc[1, ["answered", "valid", "survival", "broken"]].tolist() == [1, 0, 0, 1]
+        assert found.loc[1, ["answered", "valid", "CMV", "violations"]].tolist() == [1, 0, 0, 1]
 
     def test_no_answer_at_all(self, peers, context):
         found = peers.judging.judge(context, ROWS, np.ones(8, np.int64), ROWS.iloc[:0])
@@ -267,20 +269,29 @@ def cell(method, cpu, asked=4, threads=1, error=None, **more):
 
 
 def judged(rows, L1, survival=1.0, answered=1.0):
-    measures = {"answered": answered, "valid": 1.0, "survival": survival, "L1": L1, "columns": 1.0, "broken": 0.0}
+    measures = {"answered": answered, "valid": 1.0, "CMV": survival, "L1": L1, "columns": 1.0, "violations": 0.0}
     return pd.DataFrame({"row": rows, **{name: np.broadcast_to(value, len(rows)) for name, value in measures.items()}})
 
 
 class TestTables:
     @pytest.fixture
-    def results(self, peers):
-        found = peers.tables.Results(pd.DataFrame(columns=[*peers.tables.KEYS, "row", *peers.judging.MEASURES]), [])
-        found = found.replaced(cell("ours", 0.004), judged(range(4), [1.0, 2.0, 3.0, 6.0]))
-        found = found.replaced(cell("other way", 0.008), judged(range(4), [1.0, 2.0, 3.0, 6.0]))
-        found = found.replaced(cell("slow", 0.4, asked=2), judged([1, 3], [2.0, 2.0], answered=[1.0, 1.0]))
-        found = found.replaced(cell("quick", 0.04), judged(range(4), 3.0, survival=0.96))
-        found = found.replaced(cell("frail", 0.04), judged(range(4), 0.1, survival=0.94))
-        return found.replaced(cell("mute", None, error="RuntimeError: no"), None)
+    def store(self, peers, tmp_path):
+        """Store what came of a method, and read all results again."""
+
+        def store(run, rows):
+            peers.tables.store_run(tmp_path, run, rows, {"machine": "toy"})
+            return peers.tables.read_results(tmp_path)
+
+        return store
+
+    @pytest.fixture
+    def results(self, store):
+        store(cell("ours", 0.004), judged(range(4), [1.0, 2.0, 3.0, 6.0]))
+        store(cell("other way", 0.008), judged(range(4), [1.0, 2.0, 3.0, 6.0]))
+        store(cell("slow", 0.4, asked=2), judged([1, 3], [2.0, 2.0], answered=[1.0, 1.0]))
+        store(cell("quick", 0.04), judged(range(4), 3.0, survival=0.96))
+        store(cell("frail", 0.04), judged(range(4), 0.1, survival=0.94))
+        return store(cell("mute", None, error="RuntimeError: no"), None)
 
     ORDER = ("ours", "other way", "slow", "quick", "frail", "mute")
 
@@ -315,16 +326,23 @@ class TestTables:
         assert "- mute: RuntimeError: no" in text
         assert "| mute |" not in text
 
-    def test_results_are_read_as_they_were_written(self, peers, results, tmp_path):
-        peers.tables.write_results(tmp_path, results, {"machine": "toy"})
-        found = peers.tables.read_results(tmp_path)
-        assert self.text(peers, found) == self.text(peers, results)
-        again = found.replaced(cell("slow", 0.2, asked=1), judged([1], [4.0]))
-        assert len(again.cells) == len(found.cells)
+    def test_results_are_in_the_store_of_the_benchmark(self, results, tmp_path):
+        rows = Store(tmp_path / "4").rows()
+        assert set(rows["method"]) == {"ours", "other way", "slow", "quick", "frail", "mute"}
+        assert failures(rows)["error"].tolist() == ["RuntimeError: no"]
+        assert Store(tmp_path / "4").manifest()["machine"] == "toy"
+        assert len(results.rows) == len(rows) - 1
+
+    def test_a_method_that_is_measured_again_is_replaced(self, peers, results, store):
+        again = store(cell("slow", 0.2, asked=1), judged([1], [4.0]))
+        assert len(again.cells) == len(results.cells)
         assert again.rows["method"].value_counts()["slow"] == 1
-        more = found.replaced(cell("slow", 0.3, asked=2, threads=2), None)
-        assert len(more.cells) == len(found.cells) + 1
-        assert more.rows.equals(found.rows)
+        more = store(cell("slow", 0.3, asked=2, threads=2), None)
+        assert len(more.cells) == len(results.cells) + 1
+        key = ["method", "row"]
+        pd.testing.assert_frame_equal(
+            more.rows.sort_values(key, ignore_index=True), again.rows.sort_values(key, ignore_index=True)
+        )
         assert "processor ms a row, 2 threads" in self.text(peers, more)
 
     def test_nothing_measured(self, peers, results):
