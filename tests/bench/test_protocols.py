@@ -114,7 +114,7 @@ class TestWhatIsWrongIsSaid:
             (
                 "avcg.baselines.gradient:Schut",
                 "descent = { steps = 0 }",
-                "'steps' of Descent must be a whole number >= 1",
+                "'steps' of SchutDescent must be a whole number >= 1",
             ),
             ("avcg:AVCG", "hypotheses = 3", "must be a path such as 'package.module:Name', or a table. Got 3"),
             ("avcg:AVCG", "hypotheses = { n = 3 }", "lacks the key 'kind'"),
@@ -129,7 +129,7 @@ class TestWhatIsWrongIsSaid:
         with pytest.raises(SettingError) as error:
             read(text(method(kind, more)))
         assert reason in str(error.value)
-        assert "mine.toml" in str(error.value) or "Descent" in reason
+        assert "mine.toml" in str(error.value) or "SchutDescent" in reason
 
     def test_of_a_model_that_can_only_be_asked(self, read):
         asked = 'reading = "schema"\nmodel = "avcg.bench.models:random_forest"'
@@ -168,8 +168,8 @@ class TestSettings:
         assert self.made(AVCG, {"recipe": {"steps": 5, "layers": [8, 8]}}).recipe == replace(
             Recipe(), steps=5, layers=(8, 8)
         )
-        search = self.made(AVCG, {"recipe": {"search": {"spread": 1.0}}}).recipe.search
-        assert search == replace(Recipe().search, spread=1.0)
+        search = self.made(AVCG, {"recipe": {"search": {"retry_latents": 1}}}).recipe.search
+        assert search == replace(Recipe().search, retry_latents=1)
         assert self.made(Schut, {"descent": {"steps": 5}}).descent == replace(Schut.usual, steps=5)
 
     def test_a_table_may_start_from_what_a_path_makes(self):
