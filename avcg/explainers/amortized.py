@@ -81,8 +81,9 @@ class Amortized(Explainer):
     def _condition(self, query: Query, margin: Codes) -> Condition:
         """The generator's input on its device: B rows for (B,) margins, K B rows for (K, B) margins."""
         # A "latent" decoder does not read the constraint features, so they need not be computed.
-        latent_only = self.recipe_.decoder == "latent"
-        features = query.target[:, None].astype(np.float32) if latent_only else query.space.constraint_features(query.x)
+        features = query.target[:, None].astype(np.float32)
+        if self.generator_.kind != "latent":
+            features = query.space.constraint_features(query.x, self.generator_.reach)
         parts: list[NDArray[Any]] = [query.x, query.target, features]
         if margin.ndim > 1:
             parts = [np.tile(part, (len(margin), *[1] * (part.ndim - 1))) for part in parts]

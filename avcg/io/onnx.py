@@ -58,8 +58,10 @@ class ProposalModule(nn.Module):
         arrays = dict(zip(self._limits, limits, strict=True))
         own = self._relaxation
         relaxation = replace(own, limits=own.limits.with_arrays(arrays), cap=arrays["cap"])
-        constraint_features = margin[:, None] if self.generator.kind == "latent" else relaxation.constraint_features(x)
-        condition = Condition(x, target, constraint_features, margin)
+        features = margin[:, None]  # which a "latent" decoder does not read
+        if self.generator.kind != "latent":
+            features = relaxation.constraint_features(x, self.generator.reach)
+        condition = Condition(x, target, features, margin)
         proposal = self.generator.propose(condition, noise)
         gates = None if proposal.gates is None else proposal.gates > 0
         return relaxation.relax(proposal.raw, x, gates)

@@ -14,6 +14,7 @@ from torch.nn import functional as F  # noqa: N812  its usual name
 from avcg.errors import SettingError
 from avcg.models.networks import cnn, conv_painter, conv_translator, mlp
 from avcg.space.base import Space
+from avcg.space.constraints import REACH
 
 Decoder = Literal["latent", "full", "residual"]
 
@@ -90,6 +91,7 @@ class Generator(nn.Module):
         smooth: Whether perceptrons have normalised, smooth hidden layers instead of ReLU.
         stay_log_odds: Log-odds by which an untrained residual decoder prefers the category that a row has.
         margin_scale: Factor on margins before the networks read them, so that they are of the size of codes.
+        reach: Codes beyond which the networks are not told how much further a number may go.
         rng: Random numbers for the first weights; None: a generator seeded with 0.
     """
 
@@ -105,19 +107,21 @@ class Generator(nn.Module):
         smooth: bool = True,
         stay_log_odds: float = 2.0,
         margin_scale: float = 0.3,
+        reach: float = REACH,
         rng: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         if decoder not in ("latent", "full", "residual"):
             raise SettingError(f"The 'decoder' must be 'latent', 'full' or 'residual'. Got {decoder!r} instead.")
-        self.kind, self.n_classes, self.n_latent, self.margin_scale = decoder, n_classes, n_latent, margin_scale
+        self.kind, self.n_classes, self.n_latent = decoder, n_classes, n_latent
+        self.margin_scale, self.reach = margin_scale, reach
         self.event_shape = tuple(space.event_shape)
         self.n_gates = space.n_gates if decoder == "residual" else 0
         self.anchor: Tensor
         self.register_buffer("anchor", torch.where(space.is_logit, stay_log_odds, 1.0))
         n_features = 0
         if decoder != "latent":  # the constraint features, and the margin
-            n_features = space.constraint_features(torch.zeros(1, *space.event_shape)).shape[1] + 1
+            n_features = space.constraint_features(torch.zeros(1, *space.event_shape), reach).shape[1] + 1
         if len(self.event_shape) == 3:
             self.encoder, self.decoder = self._convolutions(n_features, encoder, layers, rng)
         else:

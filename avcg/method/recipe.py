@@ -25,6 +25,7 @@ from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
 from avcg.models.training import Epoch, Training, train
 from avcg.space.base import Space
+from avcg.space.constraints import REACH
 
 
 def mean_squared(x_cf: Tensor, x: Tensor) -> Tensor:
@@ -44,6 +45,7 @@ class Recipe:
         smooth: Whether hidden layers are normalised and smooth (SiLU) instead of ReLU.
         stay_log_odds: Log-odds by which an untrained residual decoder prefers the category that a row has.
         margin_scale: Factor on margins before the networks read them, so that they are of the size of codes.
+        reach: Codes (standard deviations) beyond which the networks are not told how much further a number may go.
         weights: Weight of each term of the objective. Those of changes and plausibility are for a table of
             ``usual_columns`` columns, and less in proportion where there are more; see `scaled_to`.
         risk: How log-probabilities are summarised over hypotheses; None: a hinge at a margin that the generator is
@@ -96,6 +98,7 @@ class Recipe:
     smooth: bool = True
     stay_log_odds: float = 2.0
     margin_scale: float = 0.3
+    reach: float = REACH
     weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=3.2))
     risk: Risk | None = None
     margins: tuple[float, float] = (-1.5, 6.0)
@@ -140,7 +143,7 @@ class Recipe:
             check_setting(self, name, 0 <= getattr(self, name) <= 1, "a share in [0, 1]")
         for name in ("spread", "stay_log_odds"):
             check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
-        for name in ("margin_scale", "min_separation", "learning_rate", "clip"):
+        for name in ("margin_scale", "reach", "min_separation", "learning_rate", "clip"):
             check_setting(self, name, getattr(self, name) > 0, "a number > 0")
         check_setting(self, "refresh_share", 0 < self.refresh_share <= 1, "a share in (0, 1]")
         check_setting(self, "temperature", self.temperature is None or min(self.temperature) > 0, "> 0")
@@ -180,6 +183,7 @@ class Recipe:
             smooth=self.smooth,
             stay_log_odds=self.stay_log_odds,
             margin_scale=self.margin_scale,
+            reach=self.reach,
             rng=rng,
         )
 
@@ -352,7 +356,8 @@ class GeneratorLoss:
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
-        return Condition(x, target, space.constraint_features(x), self.deployed.log_odds(target) + margin)
+        features = space.constraint_features(x, self.recipe.reach)
+        return Condition(x, target, features, self.deployed.log_odds(target) + margin)
 
     def _hard(self, progress: float) -> float:
         return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avcg.schema.schema import Schema
 from avcg.space.codes import CodeSpace
+from avcg.space.constraints import REACH
 from avcg.space.encoding import Codes, Flags, Positions
 
 
@@ -83,8 +84,8 @@ class Space(Protocol):
     def is_logit(self) -> Tensor:
         """Which codes of a decoder's output are logits of categories; broadcasts over ``*event``."""
 
-    def constraint_features(self, x: Tensor) -> Tensor:
-        """What each row may change, (B, ...): what a decoder is told of the constraints."""
+    def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:
+        """(B, ...) what each row may change, as a decoder reads it; room beyond ``reach`` codes makes no difference."""
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output (..., B, *event) to a feasible point near it, differentiable; what training sees."""
@@ -154,9 +155,9 @@ class TorchCodes:
         """Distances of each row from each other row."""
         return self.tensors.pairwise_distance(torch.from_numpy(x), torch.from_numpy(rows)).numpy()
 
-    def constraint_features(self, x: Codes) -> Codes:
+    def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
         """What each row may change, as a decoder reads it."""
-        return self.tensors.constraint_features(torch.from_numpy(x)).numpy()
+        return self.tensors.constraint_features(torch.from_numpy(x), reach).numpy()
 
     def immovable(self, x: Codes) -> Flags:
         """Rows that may change nothing at all."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from avcg.space.constraints import FeasibleSet, Ranges, Vary
+from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
 from avcg.space.limits import Limits
 from avcg.space.project import (
@@ -28,9 +28,6 @@ from avcg.space.project import (
     restore,
     violations,
 )
-
-# Beyond so many units of code, more room makes no difference to a decoder.
-FAR = 3.0
 
 
 class CodeSpace(Protocol):
@@ -58,8 +55,8 @@ class CodeSpace(Protocol):
     def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
         """(N, m) what each of x costs to become each of the rows, without prices per change of numbers."""
 
-    def constraint_features(self, x: Codes) -> Codes:
-        """(B, ...) what each row may change, as a decoder reads it."""
+    def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
+        """(B, ...) what each row may change, as a decoder reads it; see `avcg.space.base.Space`."""
 
     def immovable(self, x: Codes) -> Flags:
         """(B,) rows that may change nothing at all."""
@@ -134,10 +131,10 @@ class TableCodes:
         here, missing = x[:, self.encoding.number_at], missing_numbers(self.encoding, x)
         return here, *self.limits.interval(np, here, missing if missing.any() else None)
 
-    def constraint_features(self, x: Codes) -> Codes:
+    def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
         """(B, 2 n + M + 1); see `TabularSpace.constraint_features`."""
         here, low, high = self._room(x)
-        sides = np.clip(np.concatenate([here - low, high - here], axis=1), 0.0, FAR) / np.float32(FAR)
+        sides = np.clip(np.concatenate([here - low, high - here], axis=1), 0.0, reach) / np.float32(reach)
         entries = allowed_entries(self.encoding, self.feasible, x)
         cap = np.broadcast_to(self.coded["cap"], len(x))[:, None]
         return np.concatenate([sides, entries, cap], axis=1).astype(np.float32)

@@ -21,6 +21,9 @@ from avcg.space.encoding import Codes, Encoding, Flags, Positions
 from avcg.space.limits import Limits
 from avcg.space.links import Link
 
+# Default of `Recipe.reach`: codes beyond which more room to move makes no difference to a decoder.
+REACH = 3.0
+
 Vary = Sequence[str] | Sequence[Sequence[str]] | Flags
 Ranges = Mapping[str, Any]
 

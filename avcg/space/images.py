@@ -15,6 +15,7 @@ from torch import Tensor
 from avcg.errors import DataError, SchemaError, SettingError
 from avcg.schema.schema import Schema
 from avcg.space.base import Delivery, Space, TorchCodes
+from avcg.space.constraints import REACH
 from avcg.space.encoding import Codes
 from avcg.space.relax import inward_clamp
 
@@ -214,7 +215,7 @@ class ImageSpace:
         """(1, 1, 1) none is."""
         return torch.zeros((1, 1, 1), dtype=torch.bool)
 
-    def constraint_features(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:  # noqa: ARG002  pixels may or may not
         """(B, 1, H, W) 1 where a pixel may change."""
         return self._there(x).may_change.to(x.dtype).expand(len(x), -1, -1, -1)
 

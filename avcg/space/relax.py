@@ -14,13 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
-from avcg.space.constraints import FeasibleSet
+from avcg.space.constraints import REACH, FeasibleSet
 from avcg.space.encoding import Encoding, Positions
 from avcg.space.limits import Limits
 from avcg.space.links import Link, between_knots, leadable
-
-# Beyond so many units of code, more room makes no difference to a decoder.
-_FAR = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,10 +166,10 @@ class Relaxation:
             result = self._follow(link, result, x)
         return result
 
-    def constraint_features(self, x: Tensor) -> Tensor:
-        """See `TabularSpace.leeway`."""
+    def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:
+        """See `TabularSpace.constraint_features`."""
         here, _, low, high = self._interval(x)
-        sides = torch.cat([here - low, high - here], dim=1).clamp(0.0, _FAR) / _FAR
+        sides = torch.cat([here - low, high - here], dim=1).clamp(0.0, reach) / reach
         entries = self._entries(x, low, high).to(x.dtype)
         return torch.cat([sides, entries, self.cap.to(x.dtype).expand(x.shape[0])[:, None]], dim=1)
 

@@ -23,7 +23,7 @@ from avcg.schema.schema import Schema
 from avcg.space import frames
 from avcg.space.base import Delivery, Space
 from avcg.space.codes import TableCodes
-from avcg.space.constraints import FeasibleSet, Ranges, Vary, random_requests
+from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
@@ -173,18 +173,19 @@ class TabularSpace:
             0, torch.from_numpy(self.encoding.slot_at), True
         )
 
-    def constraint_features(self, x: Tensor) -> Tensor:
+    def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:
         """What each row may change, as numbers a decoder can read.
 
         Args:
-            x: (B, D).
+            x: (B, D) encoded rows.
+            reach: Codes beyond which more room to move makes no difference.
 
         Returns:
             (B, 2 n + M + 1): how far each number may fall and rise, from 0 (not at all) to 1 (far); 1 for each category
             that may be entered or is the row's own; how tight the limit on changes is.
         """
         self._check_shapes(x, x)
-        return self._relaxation(x).constraint_features(x)
+        return self._relaxation(x).constraint_features(x, reach)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:
         """Decoder output to a point that heeds every limit, differentiably.
