@@ -116,6 +116,66 @@ def test_modules_and_functions_stay_readable(path):
                 assert not isinstance(default, (ast.List, ast.Dict, ast.Set)), f"{node.name} has a mutable default"
 
 
+# Numbers that bound memory, time or what is shown; all that changes an answer is a setting, most of them of the recipe.
+NO_RESULT = {
+    "auditing.audit._VERSION",
+    "auditing.audit._SHOWN",
+    "explainers.base._ANSWERS_AT_ONCE",
+    "explainers.counterfactuals._VERSION",
+    "explainers.counterfactuals._SHOWN_ROWS",
+    "explainers.counterfactuals._SHOWN_CHANGES",
+    "explainers.records.MOST_ANSWERS",
+    "method.reference_set._PAIRS",
+    "method.search._BATCHED_STEPS",
+    "method.search._PAIRS",
+}
+
+
+def numbers_of(module, tree):
+    """Names of the numbers, and tuples of numbers, that a module or a class holds; fields of settings are not meant."""
+    for node in tree.body:
+        settings = [name for name in map(ast.unparse, getattr(node, "decorator_list", [])) if "dataclass" in name]
+        if isinstance(node, ast.ClassDef) and not settings:
+            yield from numbers_of(f"{module}.{node.name}", node)
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name for target in targets for name in getattr(target, "elts", [target])]
+            values = (
+                node.value.elts if len(names) > 1 and isinstance(node.value, ast.Tuple) else [node.value] * len(names)
+            )
+            for name, value in zip(names, values, strict=True):
+                parts = [part.value for part in ast.walk(value) if isinstance(part, ast.Constant)]
+                calls = any(
+                    isinstance(part, ast.Call) and ast.unparse(part.func) not in ("tuple", "range")
+                    for part in ast.walk(value)
+                )
+                if not calls and any(isinstance(part, (int, float)) and not isinstance(part, bool) for part in parts):
+                    yield f"{module}.{ast.unparse(name)}"
+
+
+def test_numbers_that_change_results_are_settings():
+    chosen = [path for path in MODULES if room_of(dotted(path)) in ("method", "explainers", "baselines", "auditing")]
+    chosen.append(ROOT / "hypotheses" / "split.py")
+    found = {name for path in chosen for name in numbers_of(dotted(path), ast.parse(path.read_text()))}
+    assert found == NO_RESULT
+
+
+def test_a_number_outside_the_settings_is_seen():
+    code = """
+_A, NAME = (0.5, 2), "x"
+_B: float = -2.0**3
+_C = tuple(0.5 * i for i in range(3))
+D = Config(0.5)
+class Method:
+    _steps = 50
+    own = False
+@dataclass(frozen=True)
+class Config:
+    share: float = 0.1
+"""
+    assert set(numbers_of("m", ast.parse(code))) == {"m._A", "m._B", "m._C", "m.Method._steps"}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=dotted)
 def test_no_global_randomness(path):
     text = path.read_text()

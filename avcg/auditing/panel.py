@@ -24,6 +24,7 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Opaque
+from avcg.hypotheses.split import SplitConfig
 from avcg.method.delivery import needed_votes, statuses
 from avcg.models.black_box import BlackBox
 from avcg.models.decision import DecisionRule, of_target
@@ -31,8 +32,6 @@ from avcg.models.sklearn import convertible
 from avcg.space.encoding import Flags, Positions
 from avcg.space.frames import open_frame, take_rows
 from avcg.space.tabular import TabularSpace, table_of
-
-_DRAWS = 50  # from a distribution that never runs out
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,7 +355,7 @@ def _drawn(models: HypothesisDistribution) -> FiniteSet:
     """Every member of a finite set, or draws; each counts once."""
     if models.space is None:
         raise SettingError("These hypotheses do not say what rows they read. Give them a space.")
-    found = models.predictors if isinstance(models, FiniteSet) else models.sample(_DRAWS)
+    found = models.predictors if isinstance(models, FiniteSet) else models.sample(SplitConfig().n_draws)
     alike = found.subset(torch.arange(len(found)))
     alike.weights = torch.full((len(found),), 1.0 / len(found))
     return FiniteSet(alike, models.space, models.classes)

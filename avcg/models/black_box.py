@@ -22,7 +22,7 @@ from avcg.space.tabular import TabularSpace
 # From a frame with the columns and dtypes of the training rows to (N, C) probabilities, or (N,) of a yes.
 Ask = Callable[[pd.DataFrame], Any]
 
-_TOLERANCE = 1e-3  # by which probabilities may miss a sum of one
+_TOLERANCE = 1e-3  # by which probabilities may miss a sum of one before they are refused; changes no answer
 
 
 class BlackBox:
