@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,12 +13,13 @@ import pytest
 import torch
 
 from avcg import AVCG, Classifier, MCDropout, Recipe, Schema, datasets, load, retrains, toys
-from avcg.errors import ArtifactError, DataError, SchemaError, SettingError
+from avcg.errors import ArtifactError, DataError, InternalError, SchemaError, SettingError
 from avcg.io.folder import FORMAT, VERSION, read_folder, write_folder
 from avcg.io.scorer import Scorer
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition
+from avcg.space.codes import TableCodes
 
 LOANS = toys.loans(n=700)
 SCHEMA = Schema.infer(LOANS.X).only_up("months").allow_missing("income", "rating")
@@ -191,6 +193,19 @@ class TestSameOnAdult:
     def test_two_thousand_rows_with_requests_of_their_own(self, adult, n):
         explainer, path, rows = adult
         same(explainer, Scorer(path), rows, n=n, **random_requests(explainer, len(rows), np.random.default_rng(n)))
+
+
+class TestLastLook:
+    def test_an_answer_that_breaks_a_constraint_is_never_handed_out(self, saved, monkeypatch):
+        intact = TableCodes.restore
+
+        def fallen(space, codes, factuals):
+            values = intact(space, codes, factuals)
+            return replace(values, numbers=values.numbers - 1)  # months may only rise
+
+        monkeypatch.setattr(TableCodes, "restore", fallen)
+        with pytest.raises(InternalError, match="answers break a constraint"):
+            Scorer(saved[1]).answer(as_dicts(WITH_GAPS.head(5)))
 
 
 class TestGraph:
