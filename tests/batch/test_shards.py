@@ -124,7 +124,7 @@ class TestShards:
         pq.write_table(strangers_without("income"), many / "part-8.parquet")
         refused(DataError, "part-8.parquet has no column 'income'")
         (many / "part-8.parquet").write_bytes(b"PAR1 and no more")
-        refused(DataError, "part-8.parquet is no parquet file that can be read")
+        refused(DataError, "part-8.parquet cannot be read as a parquet file")
 
     def test_a_folder_that_is_in_use(self, many, tmp_path):
         out = tmp_path / "out"

@@ -267,7 +267,9 @@ class TestPage:
         assert sentence.startswith("If your ")
         best = row["options"][0]
         sure = f"{best['agreeing']} of {best['n_models']} other models decide the same"
-        assert f"the decision would be 1 instead of 0. {sure}, on this assumption: {NOTED} Those that" in sentence
+        assert (
+            f"the decision would be 1 instead of 0. {sure}, on this assumption: {NOTED} The held-out models" in sentence
+        )
         for name in best["changes"]:
             assert f"your {name} were " in sentence
         assert sentence.count(" instead of ") == len(best["changes"]) + 1
