@@ -29,7 +29,6 @@ from avcg.space.codes import TableCodes
 from avcg.space.constraints import Ranges, Vary
 from avcg.space.encoding import Codes, Positions, Values
 from avcg.space.reading import read_rows
-from avcg.space.records import written
 
 _MAX_GROUP_ANSWERS = 512  # answered together, since a runtime never returns memory that it once took
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
@@ -220,7 +219,7 @@ class Scorer:
         for i, row in enumerate(rows):
             options = []
             for k in range(i * n, i * n + n):
-                answer, cells = written(encoding, row, values, changed[k], k)
+                answer, cells = answer_as_dict(encoding, row, values, changed[k], k)
                 count = votes[k] if self.n_models else None
                 bound = None if count is None else float(self._bounds[count])
                 options.append(Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avcg.metrics.groups import MISSING
-from avcg.space.reading import is_gap
+from avcg.space.reading import is_missing
 
 _MAX_LENGTH = 80  # characters of a value
 
@@ -38,7 +38,7 @@ def short(value: Any) -> str:
     >>> short(0.1 + 0.2), short(None), short("rent"), short(("north", 7)), short(1234567.0)
     ('0.3', 'missing', 'rent', 'north / 7', '1234567')
     """
-    if is_gap(value):
+    if is_missing(value):
         return MISSING
     if isinstance(value, tuple):  # the label of a row with an index of several levels
         return " / ".join(short(part) for part in value)

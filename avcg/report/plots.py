@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from avcg.errors import DataError, MissingExtraError, SettingError, check_int, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import Option, Row, at_least
-from avcg.space.reading import is_gap
+from avcg.space.reading import is_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -112,7 +112,7 @@ def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple
     if not numeric:
         return None
     values = [
-        float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if not is_gap(value)
+        float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if not is_missing(value)
     ]
     low, high = min(values), max(values)
     span = (high - low) or 1.0

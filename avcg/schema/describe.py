@@ -1,29 +1,29 @@
-"""A schema in words: the table that a compliance officer signs."""
+"""A schema as a table in plain words, for people who sign off constraints and do not read code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from avcg.schema.features import Categorical, Continuous, Feature
+from avcg.schema.features import Categorical, Continuous, Feature, listed
 from avcg.schema.schema import Schema
 
-Seen = Mapping[str, tuple[float, float]]
+Ranges = Mapping[str, tuple[float, float]]
 
 
-def describe(schema: Schema, seen: Seen | None = None) -> list[dict[str, str]]:
-    """One row per column: what it is, which values, whether it may change, what a change costs.
+def describe(schema: Schema, ranges: Ranges | None = None) -> list[dict[str, str]]:
+    """One row per column: what it is, its values, whether it may change, and the cost of a change.
 
     Args:
-        schema: To put in words.
-        seen: Lowest and highest number of columns, where rows are at hand.
+        schema: What to describe.
+        ranges: Lowest and highest number of each numeric column in the data; None: there is no data.
     """
     linked = {name: group for group in schema.links for name in group}
     return [
         {
             "column": feature.name,
-            "what it is": _what(feature),
-            "values": _values(feature, (seen or {}).get(feature.name)),
-            "may change": _freedom(feature, schema, linked.get(feature.name, (feature.name,))),
+            "what it is": _kind(feature),
+            "values": _values(feature, (ranges or {}).get(feature.name)),
+            "may change": _may_change(feature, schema, linked.get(feature.name, (feature.name,))),
             "cost": _cost(feature, linked.get(feature.name, (feature.name,))[0]),
         }
         for feature in schema.features
@@ -31,7 +31,7 @@ def describe(schema: Schema, seen: Seen | None = None) -> list[dict[str, str]]:
 
 
 def table(schema: Schema) -> str:
-    """The same as aligned text, with the cap on changes below."""
+    """The description as aligned text, with the cap on changes below."""
     rows = describe(schema)
     widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
     lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
@@ -42,49 +42,37 @@ def table(schema: Schema) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _what(feature: Feature) -> str:
-    gaps = "" if feature.missing == "error" else ", may be missing"
+def _kind(feature: Feature) -> str:
+    missing = "" if feature.missing == "error" else ", may be missing"
     if isinstance(feature, Categorical) and feature.kind != "yes or no":
-        return f"{feature.kind}, {len(feature.categories)} different{gaps}"
-    return f"{feature.kind}{gaps}"
+        return f"{feature.kind}, {len(feature.categories)} different{missing}"
+    return f"{feature.kind}{missing}"
 
 
-def _values(feature: Feature, seen: tuple[float, float] | None) -> str:
+def _values(feature: Feature, data_range: tuple[float, float] | None) -> str:
     if isinstance(feature, Continuous):
-        if feature.low is None and feature.high is None and seen is None:
+        if feature.low is None and feature.high is None and data_range is None:
             return "as in the data"
-        lowest, highest = ("lowest in the data", "highest in the data") if seen is None else map(_figure, seen)
+        lowest, highest = (
+            ("lowest in the data", "highest in the data") if data_range is None else map(_figure, data_range)
+        )
         low = lowest if feature.low is None else f"{feature.low:.10g}"
         high = highest if feature.high is None else f"{feature.high:.10g}"
         return f"{low} to {high}"
     if feature.kind == "yes or no":
         return "no, yes"
-    return _some(feature.categories, " < " if feature.ordered else ", ")
+    return listed(feature.categories, " < " if feature.ordered else ", ")
 
 
 def _figure(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else f"{value:.6g}"
 
 
-def _some(values: tuple[object, ...], separator: str, limit: int = 4) -> str:
-    if len(values) <= limit:
-        return separator.join(map(str, values))
-    return separator.join([*map(str, values[: limit - 1]), "…", str(values[-1])])
-
-
-def _freedom(feature: Feature, schema: Schema, group: tuple[str, ...]) -> str:
-    words = {"any": "yes", "up": "only up", "down": "only down", "none": "no"}[feature.change]
-    if any(schema[name].change == "none" for name in group):  # one fact: where a part of it is frozen, all of it is
+def _may_change(feature: Feature, schema: Schema, group: tuple[str, ...]) -> str:
+    if any(schema[name].change == "none" for name in group):  # freezing one column of a link freezes all
         return "no"
-    if isinstance(feature, Categorical):
-        if feature.allowed is not None and len(feature.allowed) < len(feature.categories):
-            barred = tuple(value for value in feature.categories if value not in feature.allowed)
-            few = len(barred) < len(feature.allowed)
-            words += f", not to {_some(barred, ', ')}" if few else f", only to {_some(feature.allowed, ', ')}"
-        words += "".join(f", never {before} → {after}" for before, after in feature.forbidden[:3])
-        words += f" and {len(feature.forbidden) - 3} more" if len(feature.forbidden) > 3 else ""
     partners = [name for name in group if name != feature.name]
-    return f"{words}, together with {', '.join(partners)}" if partners else words
+    return f"{feature.change_words}, together with {', '.join(partners)}" if partners else feature.change_words
 
 
 def _cost(feature: Feature, leader: str) -> str:
@@ -92,8 +80,8 @@ def _cost(feature: Feature, leader: str) -> str:
         return f"in that of {leader}"
     prices = []
     if isinstance(feature, Continuous):
-        unit = feature.cost_per_unit
-        prices.append("1 per std. dev." if unit is None else f"{unit:.10g} per unit")
+        price = feature.cost_per_unit
+        prices.append("1 per std. dev." if price is None else f"{price:.10g} per unit")
     if feature.cost_per_change or not prices:
         prices.append(f"{feature.cost_per_change:.10g} per change")
     return " + ".join(prices)

@@ -1,9 +1,14 @@
-"""What a column can be: a number or one of several values, with where it may go and what that costs."""
+"""What a column is, a number or one of several categories: its limits, its prices, and how they read in words.
+
+All that a limit on one column needs in the schema is here beside its field: the check of its value, its words in the
+description, and whether `free` lifts it. The verb that sets it is a method of `Schema`.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
@@ -14,6 +19,7 @@ from avcg.errors import SchemaError, did_you_mean, enumerate_some
 Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
 _LARGEST = sys.float_info.max
+_CHANGE_WORDS = {"any": "yes", "up": "only up", "down": "only down", "none": "no"}
 
 
 def to_python(value: Any) -> Any:
@@ -21,36 +27,52 @@ def to_python(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and not getattr(value, "shape", None) else value
 
 
-def finite(value: object, what: str) -> float:
-    """The value, if it is a finite number; else an error that says what should have been one."""
+def check_finite(value: object, what: str) -> float:
+    """The value, if it is a finite number.
+
+    Raises:
+        SchemaError: If it is not; ``what`` says what should have been one.
+    """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
         raise SchemaError(f"{what} must be a finite number. Got {value!r} instead.")
     return value
 
 
-def _choice(value: object, options: tuple[str, ...], what: str) -> None:
+def listed(values: Sequence[object], separator: str = ", ", limit: int = 4) -> str:
+    """Values in a row, with those in the middle left out if there are more than ``limit``.
+
+    >>> listed("abcdefg")
+    'a, b, c, …, g'
+    """
+    if len(values) <= limit:
+        return separator.join(map(str, values))
+    return separator.join([*map(str, values[: limit - 1]), "…", str(values[-1])])
+
+
+def _check_choice(value: object, options: tuple[str, ...], what: str) -> None:
     if value not in options:
         raise SchemaError(f"{what} must be one of {enumerate_some(options, 9)}. Got {value!r} instead.")
 
 
-def _price(value: float | None, what: str) -> None:
-    if value is not None and finite(value, what) < 0:
+def _check_price(value: float | None, what: str) -> None:
+    if value is not None and check_finite(value, what) < 0:
         raise SchemaError(f"{what} must be >= 0. Got {value!r} instead.")
 
 
 @dataclass(frozen=True)
 class Continuous:
-    """A number, on a grid where ``step`` is given (``step=1``: whole numbers).
+    """A numeric column, on a grid if ``step`` is given (``step=1``: whole numbers).
 
     Attributes:
-        name: The column.
+        name: Name of the column.
         step: Answers are multiples of it; None: any number.
-        low: Lowest value an answer may have; None: the lowest of the training rows.
-        high: Highest value an answer may have; None: the highest of the training rows.
-        change: Which way it may move: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
-        missing: ``"error"`` refuses gaps; ``"indicator"`` reads them, and an answer may fill a gap, never make one.
-        cost_per_unit: Price of moving by one unit; None: one per standard deviation (or range, if scaled by it).
-        cost_per_change: Price of moving at all.
+        low: Lowest number an answer may have; None: the lowest of the training rows.
+        high: Highest number an answer may have; None: the highest of the training rows.
+        change: Which way answers may move it: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
+        missing: ``"error"`` refuses missing values; ``"indicator"`` reads them, and an answer may fill a missing value
+            but never creates one.
+        cost_per_unit: Price of moving by one unit; None: 1 per standard deviation (per range if scaled to 0 to 1).
+        cost_per_change: Price of any change, however small.
 
     >>> Continuous("hours", step=1, low=0, high=99).step
     1
@@ -68,14 +90,14 @@ class Continuous:
     def __post_init__(self) -> None:
         for field in ("step", "low", "high", "cost_per_unit", "cost_per_change"):
             object.__setattr__(self, field, to_python(getattr(self, field)))
-        _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
-        _choice(self.missing, ("error", "indicator"), f"The 'missing' of the numeric column {self.name!r}")
-        _price(self.cost_per_unit, f"The cost per unit of column {self.name!r}")
-        _price(self.cost_per_change, f"The cost per change of column {self.name!r}")
+        _check_choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
+        _check_choice(self.missing, ("error", "indicator"), f"The 'missing' of the numeric column {self.name!r}")
+        _check_price(self.cost_per_unit, f"The cost per unit of column {self.name!r}")
+        _check_price(self.cost_per_change, f"The cost per change of column {self.name!r}")
         for side, bound in (("low", self.low), ("high", self.high)):
             if bound is not None:
-                finite(bound, f"The {side} bound of column {self.name!r}")
-        if self.step is not None and finite(self.step, f"The step of column {self.name!r}") <= 0:
+                check_finite(bound, f"The {side} bound of column {self.name!r}")
+        if self.step is not None and check_finite(self.step, f"The step of column {self.name!r}") <= 0:
             raise SchemaError(f"The step of column {self.name!r} must be > 0. Got {self.step!r} instead.")
         if self.low is None or self.high is None:
             return
@@ -92,7 +114,7 @@ class Continuous:
 
     @property
     def decimals(self) -> int:
-        """How many decimals the multiples of the step have."""
+        """Number of decimals of the multiples of the step."""
         return max(0, -int(Decimal(repr(float(self.step or 1))).normalize().as_tuple().exponent))
 
     def _reaches_a_multiple(self, low: float, high: float, step: float) -> bool:
@@ -107,24 +129,33 @@ class Continuous:
             return "number"
         return "whole number" if self.step == 1 else f"number in steps of {self.step:.10g}"
 
-    def with_gaps(self) -> Continuous:
-        """The same column, its gaps read."""
+    @property
+    def change_words(self) -> str:
+        """Whether and how an answer may change the column, in words."""
+        return _CHANGE_WORDS[self.change]
+
+    def free(self) -> Continuous:
+        """The same column without limits on where it may move."""
+        return replace(self, change="any", low=None, high=None)
+
+    def with_missing(self) -> Continuous:
+        """The same column, which may have missing values."""
         return replace(self, missing="indicator")
 
 
 @dataclass(frozen=True)
 class Categorical:
-    """One of several values; with ``ordered`` they run from low to high in the order given.
+    """A column with one of several categories, from lowest to highest if ``ordered``.
 
     Attributes:
-        name: The column.
+        name: Name of the column.
         categories: All values it can have.
-        ordered: Whether their order means something; only then can it be limited to one direction.
-        allowed: Where an answer may move it to; None: anywhere. Staying is always allowed.
-        forbidden: Pairs (before, after) that may not happen.
-        change: Which way it may move: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
-        missing: ``"error"`` refuses gaps; ``"category"`` reads a gap as a value of its own that an answer may leave but
-            never enter.
+        ordered: Whether the order of the categories means something; only then can a direction be set.
+        allowed: Categories an answer may change it to; None: any. Staying is always allowed.
+        forbidden: Pairs (before, after) of changes that are not allowed.
+        change: Which way answers may move it: ``"any"``, ``"up"``, ``"down"`` or ``"none"`` (frozen).
+        missing: ``"error"`` refuses missing values; ``"category"`` reads them as a category of their own, which an
+            answer may leave but never enter.
         cost_per_change: Price of any change.
 
     >>> Categorical("owner", (False, True), ordered=True).kind
@@ -152,9 +183,9 @@ class Categorical:
         pairs = dict.fromkeys((to_python(before), to_python(after)) for before, after in self.forbidden)
         object.__setattr__(self, "forbidden", tuple(pairs))
         object.__setattr__(self, "cost_per_change", to_python(self.cost_per_change))
-        _choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
-        _choice(self.missing, ("error", "category"), f"The 'missing' of the categorical column {self.name!r}")
-        _price(self.cost_per_change, f"The cost per change of column {self.name!r}")
+        _check_choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
+        _check_choice(self.missing, ("error", "category"), f"The 'missing' of the categorical column {self.name!r}")
+        _check_price(self.cost_per_change, f"The cost per change of column {self.name!r}")
         if not self.categories:
             raise SchemaError(f"Column {self.name!r} needs at least one category. Got none.")
         for value in self.categories:
@@ -164,8 +195,8 @@ class Categorical:
                     f" ({type(value).__name__}) instead."
                 )
         if len(set(self.categories)) < len(self.categories):
-            twice = [value for i, value in enumerate(self.categories) if value in self.categories[:i]]
-            raise SchemaError(f"Column {self.name!r} lists a category twice: {enumerate_some(twice)}.")
+            repeated = [value for i, value in enumerate(self.categories) if value in self.categories[:i]]
+            raise SchemaError(f"Column {self.name!r} lists a category twice: {enumerate_some(repeated)}.")
         if self.change in ("up", "down") and not self.ordered:
             raise SchemaError(
                 f"Column {self.name!r} has no order, so it cannot be limited to one direction. Declare its order with"
@@ -180,7 +211,9 @@ class Categorical:
             self.position(value)
         for before, after in self.forbidden:
             if before == after:
-                raise SchemaError(f"Column {self.name!r} may always stay at {before!r}; that cannot be forbidden.")
+                raise SchemaError(
+                    f"Column {self.name!r} may always stay at {before!r}. Forbid a change to another one."
+                )
 
     @property
     def kind(self) -> str:
@@ -189,23 +222,38 @@ class Categorical:
             return "yes or no"
         return "ordered category" if self.ordered else "category"
 
-    def with_gaps(self) -> Categorical:
-        """The same column, its gaps read."""
+    @property
+    def change_words(self) -> str:
+        """Whether and how an answer may change the column, in words."""
+        words = _CHANGE_WORDS[self.change]
+        if self.allowed is not None and len(self.allowed) < len(self.categories):
+            barred = tuple(value for value in self.categories if value not in self.allowed)
+            few_barred = len(barred) < len(self.allowed)
+            words += f", not to {listed(barred)}" if few_barred else f", only to {listed(self.allowed)}"
+        words += "".join(f", never {before} → {after}" for before, after in self.forbidden[:3])
+        return words + (f" and {len(self.forbidden) - 3} more" if len(self.forbidden) > 3 else "")
+
+    def free(self) -> Categorical:
+        """The same column without limits on where it may move."""
+        return replace(self, change="any", allowed=None, forbidden=())
+
+    def with_missing(self) -> Categorical:
+        """The same column, which may have missing values."""
         return replace(self, missing="category")
 
     @cached_property
     def positions(self) -> dict[Scalar, int]:
-        """Where each category stands in the list."""
+        """Position of each category in the list."""
         return {value: i for i, value in enumerate(self.categories)}
 
     def position(self, value: Scalar) -> int:
-        """Where a category stands in the list.
+        """Position of a category in the list.
 
         Args:
             value: The category.
 
         Raises:
-            SchemaError: If there is no such category.
+            SchemaError: If the column has no such category.
         """
         if value not in self.categories:
             raise SchemaError(f"Column {self.name!r} has no category {value!r}. {did_you_mean(value, self.categories)}")

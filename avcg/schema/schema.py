@@ -1,7 +1,7 @@
 """What each column of a table is, and what an answer may do to it.
 
-A schema is immutable. Its verbs (`freeze`, `only_up`, `between`, ...) return a new one that allows *less*; only `free`
-lifts constraints again. This module needs nothing but the standard library, so that a light scorer can read it.
+A schema is immutable. Its verbs (`freeze`, `only_up`, `between`, ...) return a new schema with one more constraint.
+Only `free` lifts constraints again. This module imports only the standard library, for the light scorer.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, finite, to_python
+from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, check_finite, to_python
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
 
 @dataclass(frozen=True, repr=False)
 class Schema:
-    """What each column is and what may change. See the verbs for how to say it.
+    """The columns of a table, their constraints and the prices of changes.
 
     Attributes:
-        features: One per column, in the order of the encoded row.
-        links: Groups of columns that carry the same fact; the first leads, the others follow it.
-        max_changes: At most so many features may change at once (a link counts once); None: any number.
+        features: One feature per column, in the order of the encoded row.
+        links: Groups of columns that state the same fact; the first column leads, the others follow it.
+        max_changes: Most features that may change at once (a link counts once); None: any number.
 
     >>> schema = Schema((Continuous("hours", step=1), Categorical("sex", ("f", "m"))))
     >>> print(schema.freeze("sex").between("hours", 10, 60))
@@ -47,15 +47,15 @@ class Schema:
         object.__setattr__(self, "max_changes", to_python(self.max_changes))
         if not self.features:
             raise SchemaError("A schema needs at least one column. Got none.")
-        seen: set[str] = set()
+        names: set[str] = set()
         for feature in self.features:
             if not isinstance(feature, Feature) or not isinstance(feature.name, str):
                 raise SchemaError(
                     f"A schema is made of Continuous and Categorical features with text names. Got {feature!r}."
                 )
-            if feature.name in seen:
+            if feature.name in names:
                 raise SchemaError(f"Column {feature.name!r} appears twice. Rename one of them.")
-            seen.add(feature.name)
+            names.add(feature.name)
         for i, group in enumerate(self.links):
             if len(group) < 2 or len(set(group)) < len(group):
                 raise SchemaError(f"link needs at least two different columns. Got {enumerate_some(group)}.")
@@ -70,18 +70,18 @@ class Schema:
 
     @classmethod
     def infer(cls, frame: Any, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Self:
-        """Read a schema off a pandas or polars frame.
+        """Infer a schema from a pandas or polars frame.
 
-        Numbers stay numbers however few values they take (whole ones on a grid of step 1); texts, categories and
+        Numbers stay numbers however few values they have; whole numbers get the step 1. Texts, categories and
         booleans become categories. Nothing is frozen.
 
         Args:
             frame: Rows in the user's own units.
-            kinds: What to read a column as instead, by name: ``"continuous"``, ``"integer"``, ``"boolean"``,
-                ``"categorical"``, or a list of its categories from lowest to highest.
+            kinds: Kinds of columns to use instead of the inferred ones, by name: ``"continuous"``, ``"integer"``,
+                ``"boolean"``, ``"categorical"``, or a list of the categories from lowest to highest.
 
         Returns:
-            The schema, columns in the order of the frame.
+            The schema, with the columns in the order of the frame.
 
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [30, 41], "job": ["clerk", "nurse"], "grade": ["b", "a"]})
@@ -110,7 +110,7 @@ class Schema:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """The columns, in the order of the encoded row."""
+        """Names of the columns, in the order of the encoded row."""
         return tuple(feature.name for feature in self.features)
 
     @cached_property
@@ -136,29 +136,33 @@ class Schema:
         return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "down")))
 
     def free(self, *columns: str) -> Self:
-        """Lift every limit on where these columns may move. Steps, gaps, prices and links stay."""
-
-        def lift(feature: Feature) -> Feature:
-            if isinstance(feature, Continuous):
-                return replace(feature, change="any", low=None, high=None)
-            return replace(feature, change="any", allowed=None, forbidden=())
-
-        return self._each(columns, lift)
+        """Lift every limit on where these columns may move. Steps, missing values, prices and links stay."""
+        return self._each(columns, lambda feature: feature.free())
 
     def between(self, column: str, low: float | None = None, high: float | None = None) -> Self:
-        """Answers keep this number within a range, within any range given before.
+        """Answers keep this number within a range, and within any range given before.
 
-        A factual outside the range may stay where it is or move toward the range, never away from it.
+        A number that is outside the range may stay or move toward the range, but not away from it.
+
+        Args:
+            column: Name of a numeric column.
+            low: Lowest number; None: no bound is added.
+            high: Highest number; None: no bound is added.
         """
         feature = self._number(column, "between")
         lows = [to_python(bound) for bound in (feature.low, low) if bound is not None]
         highs = [to_python(bound) for bound in (feature.high, high) if bound is not None]
         for bound in (*lows, *highs):
-            finite(bound, f"A bound of column {column!r}")
+            check_finite(bound, f"A bound of column {column!r}")
         return self._with(replace(feature, low=max(lows, default=None), high=min(highs, default=None)))
 
     def step(self, column: str, size: float) -> Self:
-        """Answers put this number on multiples of a step; a finer grid given before is made coarser."""
+        """Answers move this number to multiples of a step.
+
+        Args:
+            column: Name of a numeric column.
+            size: The step, a multiple of the present step if there is one.
+        """
         feature = self._number(column, "step")
         coarser = replace(feature, step=size)
         if feature.step is not None:
@@ -171,38 +175,44 @@ class Schema:
         return self._with(coarser)
 
     def allow(self, column: str, categories: Iterable[Scalar]) -> Self:
-        """Answers may move this column only to these categories; staying is always allowed."""
+        """Answers may change this column only to these categories; staying is always allowed."""
         feature = self._choice(column, "allow")
         if isinstance(categories, str) or not isinstance(categories, Iterable):
             raise SchemaError(f"allow takes a list of categories of column {column!r}. Write [{categories!r}].")
-        wanted = [value for value in map(to_python, categories) if feature.position(value) >= 0]
+        allowed = [value for value in map(to_python, categories) if feature.position(value) >= 0]
         before = feature.categories if feature.allowed is None else feature.allowed
-        kept = tuple(value for value in before if value in wanted)
-        if wanted and not kept:
+        both = tuple(value for value in before if value in allowed)
+        if allowed and not both:
             raise SchemaError(
-                f"None of {enumerate_some(wanted)} of column {column!r} was still allowed. There is:"
+                f"None of {enumerate_some(allowed)} of column {column!r} was still allowed. There is:"
                 f" {enumerate_some(before, 12)}."
             )
-        return self._with(replace(feature, allowed=kept))
+        return self._with(replace(feature, allowed=both))
 
     def forbid(self, column: str, before: Scalar, after: Scalar) -> Self:
-        """No answer moves this column from one category to the other."""
+        """No answer changes this column from the category ``before`` to the category ``after``."""
         feature = self._choice(column, "forbid")
         return self._with(replace(feature, forbidden=(*feature.forbidden, (before, after))))
 
     def allow_missing(self, *columns: str) -> Self:
-        """Read gaps in these columns instead of refusing them. An answer may fill a gap and never makes one."""
-        return self._each(columns, lambda feature: feature.with_gaps())
+        """These columns may have missing values. An answer may fill a missing value and never creates one."""
+        return self._each(columns, lambda feature: feature.with_missing())
 
     def link(self, *columns: str) -> Self:
-        """These columns carry the same fact, so they change together and count as one change.
+        """These columns state the same fact, so they change together and count as one change.
 
-        The first leads and must determine the others in the data (each education has one number of years).
+        The first column leads. It must determine the others in the data (each education has one number of years).
         """
         return replace(self, links=(*self.links, columns))
 
     def cost(self, column: str, per_unit: float | None = None, per_change: float | None = None) -> Self:
-        """Price a change of this column, per unit moved (numbers) and for changing it at all."""
+        """Set the price of changing this column.
+
+        Args:
+            column: Name of the column.
+            per_unit: Price of each unit that a number moves; None: as before.
+            per_change: Price of any change, however small; None: as before.
+        """
         if per_unit is None and per_change is None:
             raise SchemaError(f"cost of column {column!r} needs per_unit or per_change. Got neither.")
         feature = self[column]
@@ -215,15 +225,16 @@ class Schema:
         return self._with(feature)
 
     def at_most(self, n: int) -> Self:
-        """No answer changes more than n features; linked columns count once."""
+        """No answer changes more than ``n`` features; linked columns count once."""
         capped = replace(self, max_changes=n)
         return capped if self.max_changes is None else replace(self, max_changes=min(n, self.max_changes))
 
     def describe(self, X: Any = None) -> list[dict[str, str]]:
-        """One row per column, in words fit for people who did not write the code.
+        """The schema in plain words, one row per column.
 
         Args:
-            X: Rows whose lowest and highest numbers are shown where the schema sets no range; None: "as in the data".
+            X: Rows whose lowest and highest numbers are shown if the schema sets no range; None: "as in the data" is
+                shown.
         """
         from avcg.schema.describe import describe
         from avcg.space.frames import number_ranges
@@ -243,10 +254,10 @@ class Schema:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read back what `to_json` wrote.
+        """The schema that `to_json` wrote.
 
         Raises:
-            SchemaError: If the text is no schema, or was written by a newer version.
+            SchemaError: If the text is not a schema, is damaged, or has another version.
         """
         try:
             content = json.loads(text)
@@ -305,8 +316,8 @@ def _feature_from(entry: dict[str, Any]) -> Feature:
     kind = kinds.get(entry.pop("type"))
     if kind is None:
         raise SchemaError(f"A feature must be of type {enumerate_some(kinds)}.")
-    known = [field.name for field in fields(kind)]
+    names = [field.name for field in fields(kind)]
     for key in entry:
-        if key not in known:
-            raise SchemaError(f"Feature {entry.get('name')!r} has an unknown entry {key!r}. {did_you_mean(key, known)}")
+        if key not in names:
+            raise SchemaError(f"Feature {entry.get('name')!r} has an unknown entry {key!r}. {did_you_mean(key, names)}")
     return kind(**entry)

@@ -68,7 +68,7 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
 
 
 def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Example]) -> dict[str, Any]:
-    schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.place[j]
+    schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.kind_index[j]
     group = next((group for group in schema.links if feature.name in group), (feature.name,))
     found = {
         "name": feature.name,
@@ -105,7 +105,7 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
 
 def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
     """Direction in which a column may change: any, up, down or none."""
-    feature, i = encoding.schema.features[j], encoding.place[j]
+    feature, i = encoding.schema.features[j], encoding.kind_index[j]
     if not free.movable(encoding)[0, j]:
         return "none"
     if isinstance(feature, Categorical):
@@ -122,7 +122,7 @@ def movable_names(encoding: Encoding, free: FeasibleSet) -> list[str]:
 
 def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:
     """A value to start from: the median or mode of the examples, or else the middle of the training rows."""
-    feature, i = encoding.schema.features[j], encoding.place[j]
+    feature, i = encoding.schema.features[j], encoding.kind_index[j]
     there = [value for value in seen if value is not None]
     if isinstance(feature, Categorical):
         return Counter(there).most_common(1)[0][0] if there else feature.categories[0]

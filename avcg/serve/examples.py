@@ -10,7 +10,7 @@ from avcg.batch.readers import open_rows
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema
-from avcg.space.reading import is_gap
+from avcg.space.reading import is_missing
 from avcg.space.validation import check_names
 
 
@@ -40,7 +40,7 @@ def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dic
 
 def _cell(feature: Feature, value: Any) -> Any:
     """A cell as a value of JSON; None if it is missing."""
-    if is_gap(value):
+    if is_missing(value):
         return None
     if isinstance(feature, Categorical):
         return feature.categories[feature.position(value)]

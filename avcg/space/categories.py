@@ -41,23 +41,23 @@ class Categories(Family):
             moves[slots, : slots.stop - slots.start] = _moves(feature, slots.stop - slots.start, direction)
         return cls(np.ones((1, len(encoding.slot_at)), bool), moves)
 
-    def enterable(self, xp: Any, here: Any, first_slots: Any, within: Any, unpadding: Any) -> Any:
+    def enterable(self, xp: Any, current: Any, first_slots: Any, within: Any, unpadding: Any) -> Any:
         """(B, M) the categories a row may be in, staying included.
 
         Args:
             xp: numpy or torch; the arrays are of its kind.
-            here: (B, M) 1 at the categories the row is in, 0 elsewhere.
+            current: (B, M) 1 at the categories the row is in, 0 elsewhere.
             first_slots: (G,) of each block.
             within: (M, G) the place of each slot in its block.
             unpadding: (M,) the way back from (G * widest,).
         """
         if not len(first_slots):
-            return here > 0.5
-        own = own_slots(xp, here, first_slots, within)
+            return current > 0.5
+        own = own_slots(xp, current, first_slots, within)
         allowed = _taken(xp, self.moves, own.reshape(-1), 0)
-        allowed = allowed.reshape(here.shape[0], len(first_slots) * self.moves.shape[1])
+        allowed = allowed.reshape(current.shape[0], len(first_slots) * self.moves.shape[1])
         allowed = _taken(xp, allowed, unpadding, 1)
-        return (allowed & self.may_enter) | (here > 0.5)
+        return (allowed & self.may_enter) | (current > 0.5)
 
     def movable(self, encoding: Encoding) -> Flags:
         """(R, categorical features) whether a category may be left for another at all."""
@@ -68,29 +68,29 @@ class Categories(Family):
             free[:, j] = (self.may_enter[:, slots] & elsewhere.any(axis=0)).any(axis=1)
         return free
 
-    def requested(self, encoding: Encoding, feature: Categorical, wanted: Any) -> Self:
+    def requested(self, encoding: Encoding, feature: Categorical, categories: Any) -> Self:
         """What a request leaves of the categories of one column.
 
         Args:
             encoding: The codes.
             feature: The column.
-            wanted: A list of categories for all rows, or one such list for each.
+            categories: A list of categories for all rows, or one such list for each.
 
         Raises:
             SchemaError: If this is no list of categories of the column.
         """
-        if isinstance(wanted, str) or not isinstance(wanted, Iterable):
+        if isinstance(categories, str) or not isinstance(categories, Iterable):
             raise SchemaError(
-                f"The range of column {feature.name!r} must be a list of its categories. Got {wanted!r} instead."
+                f"The range of column {feature.name!r} must be a list of its categories. Got {categories!r} instead."
             )
-        wanted = [to_python(value) for value in wanted]
-        per_row = [wanted] if all(isinstance(value, Scalar) for value in wanted) else wanted
-        if not wanted:
+        categories = [to_python(value) for value in categories]
+        per_row = [categories] if all(isinstance(value, Scalar) for value in categories) else categories
+        if not categories:
             raise SchemaError(
                 f"The range of column {feature.name!r} is empty. Leave it out of 'vary' if it may not change."
             )
         entered = flags(per_row, feature.categories, f"column {feature.name!r}", "category")
-        slots = encoding.slots[encoding.place[encoding.schema.names.index(feature.name)]]
+        slots = encoding.slots[encoding.kind_index[encoding.schema.names.index(feature.name)]]
         mask = np.zeros((len(entered), slots.stop - slots.start), bool)
         mask[:, : len(feature.categories)] = entered
         may_enter = np.repeat(self.may_enter, max(len(self.may_enter), len(mask)) // len(self.may_enter), axis=0)
@@ -108,17 +108,17 @@ class Categories(Family):
         return replace(self, may_enter=self.may_enter & ~barred)
 
 
-def own_slots(xp: Any, here: Any, first_slots: Any, within: Any) -> Any:
+def own_slots(xp: Any, current: Any, first_slots: Any, within: Any) -> Any:
     """(B, G) the slot of the category that each row is in, block by block. Works on numpy and torch alike.
 
     Args:
         xp: numpy or torch.
-        here: (B, M) 1 at the categories the row is in, 0 elsewhere.
+        current: (B, M) 1 at the categories the row is in, 0 elsewhere.
         first_slots: (G,) of each block.
         within: (M, G) the place of each slot in its block.
     """
-    place = here @ within
-    return first_slots + (place.astype(np.intp) if xp is np else place.long())
+    position = current @ within
+    return first_slots + (position.astype(np.intp) if xp is np else position.long())
 
 
 def flags(lists: Sequence[Sequence[Scalar]], values: Sequence[Scalar], where: str, what: str) -> Flags:

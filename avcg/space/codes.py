@@ -1,7 +1,7 @@
-"""What a search needs to know about encoded rows and their constraints, in numpy.
+"""Encoded rows and their constraints in numpy, as a search uses them.
 
-`CodeSpace` is the contract; `TableCodes` keeps it for tables with numpy alone, so that a stored explainer answers
-without torch. A space that is written in torch gets it from `avcg.space.base.TorchCodes`.
+`CodeSpace` is the protocol. `TableCodes` implements it for tables with numpy alone, so that a stored explainer answers
+without torch. `avcg.space.base.TorchCodes` implements it for spaces written in torch.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class CodeSpace(Protocol):
         """The nearest feasible point of (K, B, *event) candidates."""
 
     def distance(self, x_cf: Codes, x: Codes) -> Codes:
-        """(..., B) what a change costs."""
+        """(..., B) cost of the changes."""
 
     def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
-        """(N, m) what each of x costs to become each of the rows, without prices per change of numbers."""
+        """(N, m) distances of each row of x from each of the rows, without prices per change of numbers."""
 
     def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
-        """(B, ...) what each row may change, as a decoder reads it; see `avcg.space.base.Space`."""
+        """(B, ...) what each row may change, as input of a decoder; see `avcg.space.base.Space`."""
 
     def immovable(self, x: Codes) -> Flags:
         """(B,) rows that may change nothing at all."""
@@ -75,7 +75,7 @@ class TableCodes:
 
     Attributes:
         encoding: Scaling and layout of the codes.
-        feasible: What may change.
+        feasible: Constraints.
     """
 
     encoding: Encoding
@@ -92,9 +92,9 @@ class TableCodes:
     def finalize(self, raw: Codes, x: Codes, gates: Flags | None, quantum: float) -> Codes:
         """Decoder output (K, B, D) to feasible candidates, numbers inside their limits rounded to a grid of codes."""
         wanted = raw.copy() if gates is None else gated(self.encoding, raw, x, gates)
-        here, low, high = self._room(x)
+        current, low, high = self._interval(x)
         numbers = np.minimum(np.maximum(wanted[..., self.encoding.number_at], low), high)
-        inside = (numbers > low) & (numbers < high) & (numbers != here)
+        inside = (numbers > low) & (numbers < high) & (numbers != current)
         rounded = np.rint(numbers / np.float32(quantum)) * np.float32(quantum)
         wanted[..., self.encoding.number_at] = np.where(inside, rounded, numbers)
         return self.project(wanted, x)
@@ -104,11 +104,11 @@ class TableCodes:
         return project(self.encoding, self.feasible, x_cf, x)
 
     def distance(self, x_cf: Codes, x: Codes) -> Codes:
-        """(..., B) what a change costs at the schema's prices."""
+        """(..., B) cost of the changes at the schema's prices."""
         return np.asarray(charges(self.encoding, x_cf, x).sum(axis=-1))
 
     def pairwise_distance(self, x: Codes, rows: Codes) -> Codes:
-        """(N, m) what each of x costs to become each of the rows."""
+        """(N, m) distances of each row of x from each of the rows."""
         return pairwise_distance(self.encoding, x, rows)
 
     @cached_property
@@ -118,7 +118,7 @@ class TableCodes:
 
     @cached_property
     def coded(self) -> dict[str, np.ndarray[Any, Any]]:
-        """What differs from query to query, as a decoder reads it.
+        """Arrays that differ from query to query, as inputs of a decoder.
 
         Returns:
             The arrays (R, ...) of `limits` by name; and (R,) ``cap``, 1 where a single change is allowed and 0 where
@@ -126,15 +126,15 @@ class TableCodes:
         """
         return {**self.limits.arrays(), "cap": self.feasible.cap(self.encoding)}
 
-    def _room(self, x: Codes) -> tuple[Codes, Codes, Codes]:
-        """(B, n) the numbers, and how low and how high each may go, in codes."""
-        here, missing = x[:, self.encoding.number_at], missing_numbers(self.encoding, x)
-        return here, *self.limits.interval(np, here, missing if missing.any() else None)
+    def _interval(self, x: Codes) -> tuple[Codes, Codes, Codes]:
+        """(B, n) codes of the numbers, and how low and how high each may go."""
+        current, missing = x[:, self.encoding.number_at], missing_numbers(self.encoding, x)
+        return current, *self.limits.interval(np, current, missing if missing.any() else None)
 
     def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
         """(B, 2 n + M + 1); see `TabularSpace.constraint_features`."""
-        here, low, high = self._room(x)
-        sides = np.clip(np.concatenate([here - low, high - here], axis=1), 0.0, reach) / np.float32(reach)
+        current, low, high = self._interval(x)
+        sides = np.clip(np.concatenate([current - low, high - current], axis=1), 0.0, reach) / np.float32(reach)
         entries = allowed_entries(self.encoding, self.feasible, x)
         cap = np.broadcast_to(self.coded["cap"], len(x))[:, None]
         return np.concatenate([sides, entries, cap], axis=1).astype(np.float32)
@@ -144,12 +144,12 @@ class TableCodes:
         return immovable(self.encoding, self.feasible, x)
 
     def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> TableCodes | None:
-        """This space with one change of each answer locked: what else could be done?"""
+        """This space with one change of each answer locked, to search for other answers."""
         narrower = lock_change(self.encoding, self.feasible, x_cf, x, rank)
         return None if narrower is None else replace(self, feasible=narrower)
 
     def restore(self, codes: Codes, factuals: Values) -> Values:
-        """Feasible codes (B, D) to exact values; cells that did not change are the factuals' own."""
+        """Feasible codes (B, D) to exact values; unchanged cells are the factuals' own."""
         return restore(self.encoding, self.feasible, codes, factuals)
 
     def changes(self, answers: Values, factuals: Values) -> Flags:
@@ -157,7 +157,7 @@ class TableCodes:
         return changes(self.encoding, answers, factuals)
 
     def violations(self, answers: Values, factuals: Values) -> Flags:
-        """(B, features) where an answer breaks a constraint, judged on exact values."""
+        """(B, features) where an answer breaks a constraint, checked on exact values."""
         return violations(self.encoding, self.feasible, answers, factuals)
 
     @property

@@ -159,7 +159,7 @@ class FeasibleSet:
         if isinstance(feature, Categorical):
             categories = limits.categories.requested(encoding, feature, wanted)
             return replace(self, limits=replace(limits, categories=categories))
-        ranges = limits.ranges.requested(name, encoding.place[position], wanted)
+        ranges = limits.ranges.requested(name, encoding.kind_index[position], wanted)
         return replace(self, limits=replace(limits, ranges=ranges))
 
     def cap(self, encoding: Encoding) -> Codes:

@@ -35,13 +35,13 @@ class Directions(Family):
         """(R, n) whether the number may not move at all."""
         return self.no_fall & self.no_rise
 
-    def narrow(self, xp: Any, here: Any, missing: Any, low: Any, high: Any) -> tuple[Any, Any]:
+    def narrow(self, xp: Any, current: Any, missing: Any, low: Any, high: Any) -> tuple[Any, Any]:
         """Numbers stay at or above, or at or below, their present value. A missing one may be filled unless frozen."""
         no_fall, no_rise = self.no_fall, self.no_rise
         if missing is not None:
             stays = ~missing | self.frozen
             no_fall, no_rise = no_fall & stays, no_rise & stays
-        return xp.where(no_fall, here, low), xp.where(no_rise, here, high)
+        return xp.where(no_fall, current, low), xp.where(no_rise, current, high)
 
     def locked(self, numbers: Flags, slots: Flags) -> Self:  # noqa: ARG002
         """Some numbers (R, n) are frozen."""

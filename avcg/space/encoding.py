@@ -34,7 +34,7 @@ EXACT = 2.0**53
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """Rows as exact values, numeric and categorical columns apart, each in the order of the schema.
+    """Rows as exact values: numeric and categorical columns separately, each in the order of the schema.
 
     Attributes:
         numbers: (N, numeric columns), NaN where missing.
@@ -54,15 +54,15 @@ class Values:
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """A schema with the scaling of the training rows: all it takes to encode and decode.
+    """A schema with the scaling of the training rows, which is all that encoding and decoding need.
 
     Attributes:
-        schema: What the columns are.
+        schema: The columns.
         scaling: ``"standard"`` (mean 0, standard deviation 1) or ``"minmax"`` (0 to 1 over the training rows).
-        center: (n,) subtracted from numbers.
-        scale: (n,) numbers are then divided by it; 1 for a constant column.
-        low: (n,) lowest value in the training rows.
-        high: (n,) highest value in the training rows.
+        center: (n,) what is subtracted from each number.
+        scale: (n,) what the difference is divided by; 1 for a constant column.
+        low: (n,) lowest numbers in the training rows.
+        high: (n,) highest numbers in the training rows.
     """
 
     schema: Schema
@@ -90,9 +90,9 @@ class Encoding:
                 center, scale = np.nanmean(numbers, axis=0), np.nanstd(numbers, axis=0)
             else:
                 center, scale = low, high - low
-        wild = ~(np.isfinite(center) & np.isfinite(scale))
-        if wild.any():
-            raise DataError(f"Column {names[int(wild.argmax())]!r} holds numbers too large to scale. Rescale it.")
+        unscalable = ~(np.isfinite(center) & np.isfinite(scale))
+        if unscalable.any():
+            raise DataError(f"Column {names[int(unscalable.argmax())]!r} holds numbers too large to scale. Rescale it.")
         # A constant column has nothing to scale by. Rounding in the mean can hide that in the standard deviation.
         constant = (low == high) | (scale == 0)
         return cls(schema, scaling, np.where(constant, low, center), np.where(constant, 1.0, scale), low, high)
@@ -108,7 +108,7 @@ class Encoding:
         return self.schema.categorical
 
     def difference(self, other: Encoding) -> str | None:
-        """The first column that another encoding reads differently, or None if there is none."""
+        """Name of the first column that another encoding reads differently; None if there is none."""
         for mine, theirs in zip_longest(self.schema.features, other.schema.features):
             if mine is None or theirs is None:
                 return str((mine or theirs).name)
@@ -122,8 +122,8 @@ class Encoding:
         return None
 
     @cached_property
-    def place(self) -> tuple[int, ...]:
-        """Where each feature of the schema stands among the numeric or the categorical ones."""
+    def kind_index(self) -> tuple[int, ...]:
+        """Index of each feature of the schema among the numeric or among the categorical ones."""
         numeric = [isinstance(feature, Continuous) for feature in self.schema.features]
         counts = np.where(numeric, np.cumsum(numeric), np.cumsum(np.logical_not(numeric)))
         return tuple((counts - 1).tolist())
@@ -140,7 +140,7 @@ class Encoding:
 
     @cached_property
     def slices(self) -> tuple[slice, ...]:
-        """The codes of each feature of the schema."""
+        """Codes of each feature of the schema."""
         stops = np.cumsum([_width(feature) for feature in self.schema.features]).tolist()
         return tuple(slice(start, stop) for start, stop in zip([0, *stops[:-1]], stops, strict=True))
 
@@ -155,14 +155,14 @@ class Encoding:
         return np.array([s.start for f, s in self._placed if isinstance(f, Continuous)], np.intp)
 
     @cached_property
-    def gap_at(self) -> Positions:
+    def missing_at(self) -> Positions:
         """(n,) the code that is 1 where the number is missing; -1 where the column refuses gaps."""
         numeric = [(f, s) for f, s in self._placed if isinstance(f, Continuous)]
         return np.array([s.stop - 1 if f.missing == "indicator" else -1 for f, s in numeric], np.intp)
 
     @cached_property
     def blocks(self) -> tuple[slice, ...]:
-        """The codes of each categorical feature."""
+        """Codes of each categorical feature."""
         return tuple(s for f, s in self._placed if isinstance(f, Categorical))
 
     @cached_property
@@ -188,7 +188,7 @@ class Encoding:
 
     @cached_property
     def within(self) -> Codes:
-        """(M, G) the place of each slot in its block: codes times this say in which category a row is."""
+        """(M, G) position of each slot in its block; codes times this are the positions of the categories of a row."""
         table = np.zeros((len(self.slot_at), len(self.slots)), np.float32)
         for block, slots in enumerate(self.slots):
             table[slots, block] = np.arange(slots.stop - slots.start)
@@ -196,7 +196,7 @@ class Encoding:
 
     @cached_property
     def padded(self) -> tuple[Positions, Positions]:
-        """Slots as a table of blocks: (G, widest) with M where there is none, and (M,) the way back."""
+        """(G, widest) slots of each block, M where a block has no more; and (M,) where each slot is in that table."""
         size = len(self.slot_at)
         widest = max((slots.stop - slots.start for slots in self.slots), default=1)
         table = np.full((len(self.slots), widest), size)
@@ -206,7 +206,7 @@ class Encoding:
 
     @cached_property
     def steps(self) -> Floats:
-        """(n,) the grid of each number, 0 where there is none."""
+        """(n,) the step of each number, 0 where there is none."""
         return np.array([feature.step or 0.0 for feature in self.numeric])
 
     @cached_property
@@ -217,8 +217,8 @@ class Encoding:
         """
         prices = np.zeros(self.width, np.float32)
         for j, feature in enumerate(self.numeric):
-            if self.gap_at[j] >= 0:
-                prices[self.gap_at[j]] = 1.0
+            if self.missing_at[j] >= 0:
+                prices[self.missing_at[j]] = 1.0
             unit = feature.cost_per_unit
             prices[self.number_at[j]] = 1.0 if unit is None else unit * self.scale[j]
         for choice, block in zip(self.categorical, self.blocks, strict=True):
@@ -230,12 +230,12 @@ class Encoding:
 
     @cached_property
     def change_prices(self) -> Codes:
-        """(n,) what it costs to move a number at all."""
+        """(n,) price of any change of a number."""
         return np.array([feature.cost_per_change for feature in self.numeric], np.float32)
 
     @cached_property
     def decimals(self) -> list[int]:
-        """(n,) how many decimals the multiples of each step have."""
+        """(n,) number of decimals of the multiples of each step."""
         return [feature.decimals for feature in self.numeric]
 
     @cached_property
@@ -252,8 +252,8 @@ class Encoding:
         codes, missing = self.scaled(values.numbers), np.isnan(values.numbers)
         if missing.any():
             codes[missing] = 0.0
-            with_gaps = self.gap_at >= 0
-            x[:, self.gap_at[with_gaps]] = missing[:, with_gaps]
+            can_miss = self.missing_at >= 0
+            x[:, self.missing_at[can_miss]] = missing[:, can_miss]
         x[:, self.number_at] = codes
         if len(self.blocks):
             x[np.arange(len(values))[:, None], self.first_codes + values.choices] = 1.0
@@ -266,8 +266,8 @@ class Encoding:
             x: (N, D).
         """
         numbers = self.on_grid(self.unscaled(x[:, self.number_at]))
-        with_gaps = self.gap_at >= 0
-        numbers[:, with_gaps] = np.where(x[:, self.gap_at[with_gaps]] > 0.5, np.nan, numbers[:, with_gaps])
+        can_miss = self.missing_at >= 0
+        numbers[:, can_miss] = np.where(x[:, self.missing_at[can_miss]] > 0.5, np.nan, numbers[:, can_miss])
         return Values(numbers, self.decode_choices(x))
 
     def decode_choices(self, x: Codes) -> Positions:
@@ -282,10 +282,10 @@ class Encoding:
         return choices
 
     def missing(self, values: Values) -> Flags:
-        """(N, features) where there is no value."""
+        """(N, features) where a value is missing."""
         gaps = np.zeros((len(values), len(self.schema)), bool)
         for j, feature in enumerate(self.schema.features):
-            i = self.place[j]
+            i = self.kind_index[j]
             if isinstance(feature, Continuous):
                 gaps[:, j] = np.isnan(values.numbers[:, i])
             else:
@@ -307,16 +307,16 @@ class Encoding:
     def unscaled(self, codes: Codes) -> Floats:
         """Codes of numbers back to units, (..., n), without the digits that a code does not hold.
 
-        Numbers within rounding of their grid are put on it; others come as people would write them, 20 and not
+        Numbers within rounding of their grid are put on it. Other numbers are shortened as people write them: 20, not
         19.9999998.
         """
         numbers = codes.astype(np.float64) * self.scale + self.center
         # What a float32 code cannot tell apart: half a unit in its last place, and a little for the way back.
         blur = _EPS * (np.abs(codes) + 1.0) * self.scale
-        plain = self.on_grid(numbers)
+        shortened = self.on_grid(numbers)
         for digits, columns in self._digits:
-            plain[..., columns] = np.round(numbers[..., columns], digits)
-        return np.where(np.abs(plain - numbers) <= blur, plain, numbers)
+            shortened[..., columns] = np.round(numbers[..., columns], digits)
+        return np.where(np.abs(shortened - numbers) <= blur, shortened, numbers)
 
     def on_grid(self, numbers: Floats) -> Floats:
         """The nearest multiple of each column's step, (..., n); unchanged where there is no step."""
@@ -327,7 +327,7 @@ class Encoding:
 
     @cached_property
     def _digits(self) -> list[tuple[int, Positions]]:
-        """Columns without a grid, by how many decimals their codes can tell apart."""
+        """Columns without a grid, by the number of decimals that their codes can tell apart."""
         # Half a unit of the last digit kept is below what the code of a typical value can tell apart.
         digits = np.clip(np.ceil(-np.log10(_EPS * self.scale)), -15, 22).astype(int)
         free = (self.steps == 0) & (self.low < self.high)
@@ -335,7 +335,7 @@ class Encoding:
 
     @cached_property
     def grids(self) -> list[tuple[float, int, Positions | slice]]:
-        """Columns on a grid, by their step: which, or all."""
+        """Step, decimals and columns of each grid; a slice if all columns are on it."""
         steps, decimals = np.asarray(self.steps), np.asarray(self.decimals)
         if len(steps) and steps[0] > 0 and (steps == steps[0]).all():
             return [(float(steps[0]), int(decimals[0]), slice(None))]
@@ -346,7 +346,7 @@ class Encoding:
 
 
 def multiple(count: Floats, step: float, decimals: int) -> Floats:
-    """So many steps, without what 3 * 0.1 leaves behind: people see 0.3."""
+    """A multiple of a step, rounded to its decimals: 3 * 0.1 as 0.3."""
     return count * step if decimals == 0 else np.round(count * step, decimals)
 
 

@@ -22,15 +22,15 @@ class Family:
     overrides what its limits have a part in; by default a family limits nothing.
     """
 
-    def narrow(self, xp: Any, here: Any, missing: Any, low: Any, high: Any) -> tuple[Any, Any]:  # noqa: ARG002
+    def narrow(self, xp: Any, current: Any, missing: Any, low: Any, high: Any) -> tuple[Any, Any]:  # noqa: ARG002
         """How low and how high numbers may go, given what other families allow.
 
         Args:
             xp: numpy or torch; the arrays are of its kind.
-            here: (B, n) the numbers, in the units of the arrays.
+            current: (B, n) the numbers, in the units of the arrays.
             missing: (B, n) where there is none; None: there is always one.
-            low: (B, n) the lowest so far, at most ``here`` where there is a number.
-            high: (B, n) the highest so far, at least ``here`` where there is a number.
+            low: (B, n) the lowest so far, at most ``current`` where there is a number.
+            high: (B, n) the highest so far, at least ``current`` where there is a number.
         """
         return low, high
 

@@ -70,7 +70,7 @@ def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feat
         feature = Categorical(name, tuple(kind), ordered=True)
     elif kind in ("continuous", "integer"):
         number = Continuous(name, step=1 if kind == "integer" else None)
-        number_column(series, number.with_gaps())  # what is not a number is refused now and not when rows are read
+        number_column(series, number.with_missing())  # what is not a number is refused now and not when rows are read
         return number
     elif kind == "boolean":
         # A column of 0 and 1 keeps its numbers: answers are written back as it holds them.
@@ -80,7 +80,7 @@ def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feat
         feature = _infer_categories(series)
     else:
         _refuse_kind(name, kind)
-    category_column(series, feature.with_gaps())
+    category_column(series, feature.with_missing())
     return feature
 
 
@@ -255,7 +255,7 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
-        column, i = answers[feature.name], encoding.place[j]
+        column, i = answers[feature.name], encoding.kind_index[j]
         if isinstance(feature, Continuous):
             new = _fit_numbers(column, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
             if feature.step is not None and feature.decimals == 0:
@@ -278,7 +278,7 @@ def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
     """Values as a pandas frame of their own, for rows that have no frame to go back to."""
     columns: dict[str, Any] = {}
     for j, feature in enumerate(encoding.schema.features):
-        i = encoding.place[j]
+        i = encoding.kind_index[j]
         if isinstance(feature, Continuous):
             column = values.numbers[:, i]
             whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()

@@ -1,4 +1,4 @@
-"""Pictures as a space: pixels in and out as they came, channels normalised in between."""
+"""The space of images: pixels in their own dtype and layout outside, normalised channels inside."""
 
 from __future__ import annotations
 
@@ -152,10 +152,12 @@ class ImageSpace:
     def deliver(self, x: Codes, rows: Pixels, read: Pixels) -> Delivery:
         """Feasible codes (N, C, H, W) to images beside their N factuals."""
         answers = self.decode(torch.from_numpy(x), rows)
-        pixels, here = (_channels_first(part, self.layout).astype(np.float64) for part in (answers, np.asarray(read)))
+        pixels, current = (
+            _channels_first(part, self.layout).astype(np.float64) for part in (answers, np.asarray(read))
+        )
         low, high = (bound.numpy() for bound in (self.low, self.high))
-        outside = (pixels < np.minimum(low, here)) | (pixels > np.maximum(high, here)) | ~self.may_change.numpy()
-        broken = ((pixels != here) & outside).any(axis=(1, 2, 3))
+        outside = (pixels < np.minimum(low, current)) | (pixels > np.maximum(high, current)) | ~self.may_change.numpy()
+        broken = ((pixels != current) & outside).any(axis=(1, 2, 3))
         return Delivery(answers, self.encode(answers).numpy(), None, broken)
 
     @property
@@ -207,30 +209,30 @@ class ImageSpace:
 
     @property
     def n_gates(self) -> int:
-        """None: pixels change by shades."""
+        """0: pixels change by shades."""
         return 0
 
     @property
     def is_logit(self) -> Tensor:
-        """(1, 1, 1) none is."""
+        """(1, 1, 1) False: no code is a logit."""
         return torch.zeros((1, 1, 1), dtype=torch.bool)
 
     def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:  # noqa: ARG002  pixels may or may not
         """(B, 1, H, W) 1 where a pixel may change."""
-        return self._there(x).may_change.to(x.dtype).expand(len(x), -1, -1, -1)
+        return self._on_device(x).may_change.to(x.dtype).expand(len(x), -1, -1, -1)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
         """Decoder output (..., B, C, H, W) clamped to its bounds; pixels that may not change are the factual's."""
         if tuple(raw.shape[-4:]) != tuple(x.shape) or tuple(x.shape[1:]) != self.size:
             raise DataError(
-                f"Pictures must have shapes (..., rows, {', '.join(map(str, self.size))}), the same for candidates and"
+                f"Images must have shapes (..., rows, {', '.join(map(str, self.size))}), the same for candidates and"
                 f" factuals. Got {tuple(raw.shape)} and {tuple(x.shape)}."
             )
         rows = {len(self.low), len(self.high), len(self.may_change)} - {1, len(x)}
         if rows:
             raise SchemaError(f"This space was restricted for {rows.pop()} rows. Got {len(x)} rows.")
         low, high = self._room(x)
-        return torch.where(self._there(x).may_change, inward_clamp(raw, low, high), x)
+        return torch.where(self._on_device(x).may_change, inward_clamp(raw, low, high), x)
 
     def project(self, x_cf: Tensor, x: Tensor) -> Tensor:
         """The nearest allowed image, on whole pixel values for uint8."""
@@ -238,9 +240,9 @@ class ImageSpace:
             raise DataError(f"{int(torch.isnan(x_cf).sum())} pixels to project are NaN: the generator has diverged.")
         result = self.relax(x_cf, x)
         if self.dtype == np.uint8:
-            whole = self._pixels(result).round()
-            codes = (whole - self._there(x).mean) / self._there(x).std
-            result = torch.where(whole == self._pixels(x).round(), x, codes)
+            rounded = self._pixels(result).round()
+            codes = (rounded - self._on_device(x).mean) / self._on_device(x).std
+            result = torch.where(rounded == self._pixels(x).round(), x, codes)
         return result
 
     def finalize(self, raw: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002  it has none
@@ -252,7 +254,7 @@ class ImageSpace:
         return (x_cf - x).abs().mean(dim=(-3, -2, -1))
 
     def pairwise_distance(self, x: Tensor, rows: Tensor) -> Tensor:
-        """(N, m) distances of pictures from others."""
+        """(N, m) distances of images from others."""
         return torch.cdist(x.flatten(1), rows.flatten(1), p=1.0) / x[0].numel()
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None = None) -> Tensor:  # noqa: ARG002
@@ -260,18 +262,18 @@ class ImageSpace:
         return (x_cf != x).any(dim=-3).sum(dim=(-2, -1)).to(x.dtype)
 
     def random_requests(self, rows: int, share: float, rng: np.random.Generator) -> Self:
-        """A share of rows may change only a random rectangle of their picture.
+        """This space where a share of rows may change only a random rectangle of their image.
 
         Args:
-            rows: B.
-            share: Of rows with a request of their own.
-            rng: Of the requests.
+            rows: Number of rows B.
+            share: Share of rows that have such a request.
+            rng: Random numbers for the requests.
         """
         inside = np.ones((rows, *self.size[1:]), bool)
         for axis, size in enumerate(self.size[1:]):
             ends = np.sort(rng.integers(0, size + 1, (rows, 2)), axis=1)
-            place = np.arange(size)
-            within = (place >= ends[:, :1]) & (place < np.maximum(ends[:, 1:], ends[:, :1] + 1))
+            position = np.arange(size)
+            within = (position >= ends[:, :1]) & (position < np.maximum(ends[:, 1:], ends[:, :1] + 1))
             inside &= np.expand_dims(within, 2 - axis)
         return self.restrict(vary=inside | (rng.random((rows, 1, 1)) >= share))
 
@@ -306,7 +308,7 @@ class ImageSpace:
         return space
 
     def cross(self, x: Tensor, others: Tensor, rng: torch.Generator) -> Tensor:  # noqa: ARG002
-        """Pictures are not crossed: half of one and half of another is neither."""
+        """The images themselves: half of one and half of another would be no image."""
         return x
 
     def take(self, rows: Tensor) -> Self:
@@ -316,29 +318,29 @@ class ImageSpace:
         return replace(self, **{name: part if len(part) == 1 else part[rows.cpu()] for name, part in parts.items()})
 
     def immovable(self, x: Tensor) -> Tensor:
-        """(B,) pictures that may not change at all."""
+        """(B,) images that may not change at all."""
         low, high = self._room(x)
-        return ~(self._there(x).may_change & (low < high)).flatten(1).any(dim=1).expand(len(x))
+        return ~(self._on_device(x).may_change & (low < high)).flatten(1).any(dim=1).expand(len(x))
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Every answer with its whole change brought half, a quarter or a tenth back."""
+        """Every answer with a half, a quarter and a tenth of its change taken back."""
         back = torch.tensor([0.5, 0.25, 0.1], device=x.device).view(-1, 1, 1, 1, 1)
         rows = torch.arange(len(x)).repeat(3)
-        here = x.repeat(3, 1, 1, 1)
-        return rows.to(x.device), self.take(rows).project((x_cf + back * (x - x_cf)).flatten(0, 1), here)
+        current = x.repeat(3, 1, 1, 1)
+        return rows.to(x.device), self.take(rows).project((x_cf + back * (x - x_cf)).flatten(0, 1), current)
 
     def lock_change(self, x_cf: Tensor, x: Tensor, rank: int) -> None:
-        """Pixels change together: there is no one change to do without."""
+        """None: pixels change together, so there is no single change to lock."""
 
     def _room(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        there = self._there(x)
-        return torch.minimum(there.low, x), torch.maximum(there.high, x)
+        limits = self._on_device(x)
+        return torch.minimum(limits.low, x), torch.maximum(limits.high, x)
 
     def _pixels(self, x: Tensor) -> Tensor:
-        return x * self._there(x).std + self._there(x).mean
+        return x * self._on_device(x).std + self._on_device(x).mean
 
-    def _there(self, x: Tensor) -> _Tensors:
-        """What is known of pixels, where x lives and in its precision; made once for each."""
+    def _on_device(self, x: Tensor) -> _Tensors:
+        """Normalisation and limits on the device of x and in its precision, made once for each."""
         key = (x.device, x.dtype)
         if key not in self._made:
             mean, std = (self._per_channel(values).to(x.device) for values in (self.mean, self.std))

@@ -56,17 +56,17 @@ class Limits:
         """Every family, in order."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
-    def interval(self, xp: Any, here: Any, missing: Any) -> tuple[Any, Any]:
+    def interval(self, xp: Any, current: Any, missing: Any) -> tuple[Any, Any]:
         """How low and how high each number may go from where it is, in the units of the arrays.
 
         Args:
             xp: numpy or torch; the arrays are of its kind.
-            here: (B, n) the numbers.
+            current: (B, n) the numbers.
             missing: (B, n) where there is none; None: there is always one.
         """
-        low, high = self.ranges.around(xp, here, missing)
+        low, high = self.ranges.around(xp, current, missing)
         for family in self.families:
-            low, high = family.narrow(xp, here, missing, low, high)
+            low, high = family.narrow(xp, current, missing, low, high)
         return low, high
 
     def arrays(self) -> dict[str, Any]:

@@ -1,6 +1,6 @@
-"""Columns that carry the same fact: followers are read off their leader, as seen in the training rows.
+"""Linked columns, which state the same fact: followers are looked up from their leader as in the training rows.
 
-numpy alone for what people receive; `between_knots` and `leadable` work on torch tensors too, for training.
+Answers need numpy alone. `between_knots` and `enterable_by_leader` also work on torch tensors, for training.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Positions
 
 @dataclass(frozen=True, eq=False)
 class Link:
-    """How followers are read off their leader.
+    """How the followers of a link depend on their leader.
 
     Attributes:
         leader: Position of the leading feature in the schema.
         followers: Positions of the following features.
-        columns: (W,) the codes that the followers take.
-        knots: (m,) codes of a numeric leader's values, ascending; None where the leader is categorical.
+        columns: (W,) indices of the followers' codes.
+        knots: (m,) codes of a numeric leader's values, ascending; None if the leader is categorical.
         table: (m, W) codes of the followers for each knot, or for each slot of a categorical leader.
-        exact: The same as values, m rows; only the followers' columns mean something.
-        known: (m,) whether the training rows have this leader value, and followers may be where it puts them.
+        exact: The same as m rows of values, of which only the followers' columns are used.
+        known: (m,) whether the training rows have this value of the leader, with followers on their grids.
     """
 
     leader: int
@@ -52,18 +52,18 @@ def _learn(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
     names = " -> ".join(map(repr, group))
     leader, *followers = (encoding.schema.names.index(name) for name in group)
     lead = encoding.schema.features[leader]
-    place = encoding.place
-    numeric = [place[f] for f in followers if isinstance(encoding.schema.features[f], Continuous)]
-    chosen = [place[f] for f in followers if isinstance(encoding.schema.features[f], Categorical)]
-    # A row with a gap in any of the columns has nothing to teach.
+    index = encoding.kind_index
+    numeric = [index[f] for f in followers if isinstance(encoding.schema.features[f], Continuous)]
+    categorical = [index[f] for f in followers if isinstance(encoding.schema.features[f], Categorical)]
+    # A row with a missing value in any of the columns is left out.
     complete = ~encoding.missing(values)[:, [leader, *followers]].any(axis=1)
     if not complete.any():
         raise DataError(f"The link {names} cannot be learnt: no training row has a value in all of its columns.")
     rows = Values(values.numbers[complete], values.choices[complete])
-    leading = rows.numbers[:, place[leader]] if isinstance(lead, Continuous) else rows.choices[:, place[leader]]
-    seen, first, inverse = np.unique(leading, return_index=True, return_inverse=True)
+    leading = rows.numbers[:, index[leader]] if isinstance(lead, Continuous) else rows.choices[:, index[leader]]
+    values_seen, first, inverse = np.unique(leading, return_index=True, return_inverse=True)
     wrong = (rows.numbers[:, numeric] != rows.numbers[first][inverse][:, numeric]).any(axis=1)
-    wrong |= (rows.choices[:, chosen] != rows.choices[first][inverse][:, chosen]).any(axis=1)
+    wrong |= (rows.choices[:, categorical] != rows.choices[first][inverse][:, categorical]).any(axis=1)
     if wrong.any():
         example = leading[wrong][0]
         shown = lead.categories[int(example)] if isinstance(lead, Categorical) else float(example)
@@ -77,16 +77,16 @@ def _learn(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
     table = encoding.encode(exact)[:, columns]
     known = (encoding.on_grid(exact.numbers) == exact.numbers)[:, numeric].all(axis=1)
     if isinstance(lead, Continuous):
-        at = place[leader]
-        knots = (seen - encoding.center[at]) / encoding.scale[at]
-        return Link(leader, tuple(followers), columns, knots, table, exact, np.ones(len(seen), bool))
-    # One row per slot of the leader; those never seen stay unknown and cannot be entered.
+        at = index[leader]
+        knots = (values_seen - encoding.center[at]) / encoding.scale[at]
+        return Link(leader, tuple(followers), columns, knots, table, exact, np.ones(len(values_seen), bool))
+    # One row per slot of the leader. Categories that no training row has cannot be entered.
     slots = np.zeros(encoding.slices[leader].stop - encoding.slices[leader].start, np.intp)
-    slots[seen.astype(np.intp)] = np.arange(len(seen))
+    slots[values_seen.astype(np.intp)] = np.arange(len(values_seen))
     enterable = np.zeros(len(slots), bool)
-    enterable[seen.astype(np.intp)] = known
-    whole = Values(exact.numbers[slots], exact.choices[slots])
-    return Link(leader, tuple(followers), columns, None, table[slots], whole, enterable)
+    enterable[values_seen.astype(np.intp)] = known
+    by_slot = Values(exact.numbers[slots], exact.choices[slots])
+    return Link(leader, tuple(followers), columns, None, table[slots], by_slot, enterable)
 
 
 def _refuse_blurred(encoding: Encoding, numeric: Sequence[int], exact: Values, names: str) -> None:
@@ -96,19 +96,19 @@ def _refuse_blurred(encoding: Encoding, numeric: Sequence[int], exact: Values, n
         if rounded or len(np.unique(codes[:, j])) < len(np.unique(exact.numbers[:, j])):
             raise DataError(
                 f"The link {names} cannot be kept: column {encoding.numeric[j].name!r} has values too close"
-                " together, for"
-                " its range, to be told apart. Read it as a category with kinds=, or leave it out of the link."
+                " together, for its range, to be told apart. Read it as a category with kinds=, or leave it out of the"
+                " link."
             )
 
 
 def between_knots(xp: Any, knots: Any, table: Any, value: Any) -> Any:
-    """The followers of a numeric leader: their codes at its knots, on straight lines in between.
+    """Codes of the followers of a numeric leader: as in the table at its knots, on straight lines in between.
 
     Args:
         xp: numpy or torch.
         knots: (m,) ascending.
         table: (m, W).
-        value: (...) of the leader.
+        value: (...) codes of the leader.
 
     Returns:
         (..., W).
@@ -120,37 +120,37 @@ def between_knots(xp: Any, knots: Any, table: Any, value: Any) -> Any:
     return table[left] * (1.0 - share) + table[right] * share
 
 
-def leadable(
-    link: Link, table: Any, known: Any, here: Any, low: Any, high: Any, barred: Any, encoding: Encoding
+def enterable_by_leader(
+    link: Link, table: Any, known: Any, current: Any, low: Any, high: Any, barred: Any, encoding: Encoding
 ) -> Any:
-    """(B, m) the values of a categorical leader that its followers may follow to, staying included.
+    """(B, m) the categories of a leader that its followers' limits allow, staying included.
 
     Args:
         link: The link.
-        table: (m, W) its table, as an array of the caller's kind.
-        known: (m,) likewise.
-        here: (B, m) 1 at the leader's category.
-        low: (B, n) codes numbers may fall to.
-        high: (B, n) codes numbers may rise to.
+        table: (m, W) the table of the link, as an array of numpy or torch.
+        known: (m,) which of its rows are known, likewise.
+        current: (B, m) 1 at the leader's category.
+        low: (B, n) lowest codes of numbers.
+        high: (B, n) highest codes of numbers.
         barred: (B, D) 1 where a category may not be entered.
-        encoding: For where the codes are.
+        encoding: Layout of the codes.
     """
-    allowed = known[None, :] & (here == here)
+    allowed = known[None, :] & (current == current)
     for position in link.followers:
         start = int(np.flatnonzero(link.columns == encoding.slices[position].start)[0])
         if isinstance(encoding.schema.features[position], Continuous):
-            target, j = table[None, :, start], encoding.place[position]
+            target, j = table[None, :, start], encoding.kind_index[position]
             allowed = allowed & (target >= low[:, j, None]) & (target <= high[:, j, None])
         else:
             block = encoding.slices[position]
             # A follower's one-hot code times what is barred: 1 where the leader would push it somewhere forbidden.
             width = block.stop - block.start
             allowed = allowed & (barred[:, block] @ table[:, start : start + width].T < 0.5)
-    return allowed | (here > 0.5)
+    return allowed | (current > 0.5)
 
 
 def follow(encoding: Encoding, link: Link, result: Codes, x: Codes) -> None:
-    """Write the followers' codes into the result: the leader's table where it moved, the factual's own where not.
+    """Write the followers' codes into the result: from the table if the leader changed, else those of the factual.
 
     Args:
         encoding: The codes.
@@ -172,12 +172,12 @@ def follow(encoding: Encoding, link: Link, result: Codes, x: Codes) -> None:
         if isinstance(encoding.schema.features[position], Categorical):
             target = np.eye(target.shape[-1], dtype=np.float32)[target.argmax(axis=-1)]
         elif link.knots is not None:
-            target = _gridded(encoding, encoding.place[position], target)
+            target = _gridded(encoding, encoding.kind_index[position], target)
         result[..., block] = np.where(moved[..., None], target, x[:, block])
 
 
 def _gridded(encoding: Encoding, j: int, codes: Codes) -> Codes:
-    """A numeric follower between knots, put on its grid within the range of the training rows."""
+    """Codes of a numeric follower between knots, on its grid and within the range of the training rows."""
     step = encoding.steps[j]
     if not step:
         return codes

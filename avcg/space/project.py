@@ -12,9 +12,9 @@ from avcg.schema.features import Continuous
 from avcg.space.categories import own_slots
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
-from avcg.space.links import follow, leadable
+from avcg.space.links import enterable_by_leader, follow
 
-# A code says no more than this about a number, in units of its scale.
+# What a float32 code near 1 cannot tell apart, in units of the scale.
 _BLUR = 1e-7
 
 
@@ -42,25 +42,25 @@ def project(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) ->
 
 
 def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
-    """What a decoder asks for: its own codes, but the factual's numbers, and gaps, where a gate is shut.
+    """Decoder output with the factual's number, present or missing, wherever a gate is shut.
 
     Args:
-        encoding: The codes.
-        raw: (K, B, D) as a decoder puts them out.
+        encoding: Layout of the codes.
+        raw: (K, B, D) decoder output.
         x: (B, D) the factuals.
-        gates: (K, B, n) whether each number moves, and a gap is filled.
+        gates: (K, B, n) whether each number moves, and whether a missing one is filled.
     """
-    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    at, missing_at, can_miss = encoding.number_at, encoding.missing_at, encoding.missing_at >= 0
     missing, wanted = missing_numbers(encoding, x), raw.copy()
     wanted[..., at] = np.where(gates | missing, raw[..., at], x[:, at])
-    wanted[..., gap_at[with_gaps]] = (missing & ~gates)[..., with_gaps]
+    wanted[..., missing_at[can_miss]] = (missing & ~gates)[..., can_miss]
     return wanted
 
 
 def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
-    """(K, B, M) 1 at the category with the largest code of those that may be entered; at its own where none is larger.
+    """(K, B, M) 1 at the category with the largest code of those that may be entered; at the present one in a tie.
 
-    Row by row of a flat table, whose cells are found by their places: that costs a single row least, and many.
+    Candidates and rows are flattened to one table and its cells are indexed: that is fastest for one row and for many.
     """
     slots = len(encoding.slot_at)
     allowed = allowed_entries(encoding, feasible, x)
@@ -80,32 +80,32 @@ def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: 
 
 
 def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
-    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    at, missing_at, can_miss = encoding.number_at, encoding.missing_at, encoding.missing_at >= 0
     missing = missing_numbers(encoding, x)
     moved, stays = _moved_numbers(encoding, feasible, x_cf[..., at], x[:, at], missing)
-    stays[..., with_gaps] |= missing[:, with_gaps] & (x_cf[..., gap_at[with_gaps]] > 0.5)
+    stays[..., can_miss] |= missing[:, can_miss] & (x_cf[..., missing_at[can_miss]] > 0.5)
     result[..., at] = np.where(stays, x[:, at], moved)
-    result[..., gap_at[with_gaps]] = stays[..., with_gaps] & missing[:, with_gaps]
+    result[..., missing_at[can_miss]] = stays[..., can_miss] & missing[:, can_miss]
 
 
 def _moved_numbers(
     encoding: Encoding, feasible: FeasibleSet, codes: Codes, own: Codes, missing: Flags
 ) -> tuple[Codes, Flags]:
-    """(..., B, n) the allowed numbers nearest to codes, and which of them are where the rows' own codes (B, n) are."""
-    here = np.where(missing, np.nan, encoding.unscaled(own))
+    """(..., B, n) codes of the allowed numbers nearest to ``codes``, and which numbers stay at their own (B, n)."""
+    current = np.where(missing, np.nan, encoding.unscaled(own))
     wanted = encoding.unscaled(codes)
-    numbers = nearest_numbers(encoding, feasible, wanted, here)
-    stays = np.isnan(numbers) | (numbers == here)
+    numbers = nearest_numbers(encoding, feasible, wanted, current)
+    stays = np.isnan(numbers) | (numbers == current)
     moved = np.where(numbers == wanted, codes, encoding.scaled(np.where(stays, encoding.center, numbers)))
-    # A move that its code cannot tell from staying is none.
-    slight = ~stays & (np.abs(numbers - here) <= 4 * _BLUR * (1.0 + np.abs(own)) * encoding.scale)
+    # A move too small for its code to change is not a move.
+    slight = ~stays & (np.abs(numbers - current) <= 4 * _BLUR * (1.0 + np.abs(own)) * encoding.scale)
     if slight.any():
-        stays |= slight & (encoding.unscaled(moved) == here)
+        stays |= slight & (encoding.unscaled(moved) == current)
     return moved, stays
 
 
 def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
-    """(B,) rows that no projection moves: every number stays however far it is asked to go, and so does every category.
+    """(B,) rows that no projection changes, whatever the candidate.
 
     Args:
         encoding: The codes.
@@ -118,46 +118,46 @@ def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     moves = np.asarray(entered[:, slots].any(axis=1))
     if not moves.all():
         own, missing = x[:, encoding.number_at], missing_numbers(encoding, x)
-        ends = np.stack(room(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
+        ends = np.stack(number_limits(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
         _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
         moves |= ~np.asarray(stays.all(axis=0))[:, leads[encoding.numeric_columns]].all(axis=1)
     return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
-def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, here: Floats) -> Floats:
+def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, current: Floats) -> Floats:
     """The allowed number nearest to each wanted one, in the user's units.
 
     Args:
-        encoding: For the grids.
+        encoding: The grids.
         feasible: What is allowed.
-        wanted: (..., B, n).
-        here: (B, n) the factuals, NaN where missing.
+        wanted: (..., B, n) any numbers.
+        current: (B, n) numbers of the factuals, NaN where missing.
 
     Returns:
-        (..., B, n), NaN where a gap may not be filled.
+        (..., B, n), NaN where a missing number may not be filled.
     """
-    low, high = room(feasible, here)
+    low, high = number_limits(feasible, current)
     value = np.minimum(np.maximum(wanted, low), high)
-    # A float32 code of a bound reads back as nearly the bound: 0 as 2e-09. It is the bound that was meant.
+    # The float32 code of a bound decodes to nearly the bound, e.g. 0 to 2e-09: the bound itself is meant.
     for bound in (low, high):
         value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
     for step, decimals, at in encoding.grids:
         first, last = _multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.minimum(np.maximum(np.rint(wanted[..., at] / step), first), last)
-        value[..., at] = np.where(first <= last, multiple(nearest, step, decimals), here[:, at])
-    return np.where(np.abs(wanted - here) <= np.abs(wanted - value), here, value)
+        value[..., at] = np.where(first <= last, multiple(nearest, step, decimals), current[:, at])
+    return np.where(np.abs(wanted - current) <= np.abs(wanted - value), current, value)
 
 
-def room(feasible: FeasibleSet, here: Floats) -> tuple[Floats, Floats]:
-    """(B, n) how low and how high numbers may go, in the user's units."""
-    missing = np.isnan(here)
-    return feasible.limits.interval(np, here, missing if missing.any() else None)
+def number_limits(feasible: FeasibleSet, current: Floats) -> tuple[Floats, Floats]:
+    """(B, n) lowest and highest allowed numbers, in the user's units."""
+    missing = np.isnan(current)
+    return feasible.limits.interval(np, current, missing if missing.any() else None)
 
 
 def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
-    """The first and the last multiple of a step within bounds, counted in steps; crossed where there is none.
+    """The first and the last multiple of a step within bounds, in steps; the first is above the last if there is none.
 
-    Checked on the multiples themselves, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
+    The multiples themselves are compared, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
 
     A number that moves ends on a multiple that float64 holds exactly. From 2**53 on, every float64 is a whole number,
     but a bound may have been rounded outward when it was read: the next float64 inward is within it. Multiples of any
@@ -176,36 +176,38 @@ def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[F
 
 
 def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
-    """(B, M) the categories each row may be in, links heeded."""
+    """(B, M) the categories each row may be in, with the limits of followers."""
     entries = _enterable(encoding, feasible, x)
     if any(link.knots is None for link in feasible.links):
         missing = missing_numbers(encoding, x)
         low, high = feasible.limits.coded(encoding).interval(np, x[:, encoding.number_at], missing)
         for link in feasible.links:
             if link.knots is None:
-                span, block = encoding.slots[encoding.place[link.leader]], encoding.slices[link.leader]
+                span, block = encoding.slots[encoding.kind_index[link.leader]], encoding.slices[link.leader]
                 barred = np.zeros_like(x)
                 barred[:, encoding.slot_at] = ~entries
-                entries[:, span] &= leadable(link, link.table, link.known, x[:, block], low, high, barred, encoding)
+                entries[:, span] &= enterable_by_leader(
+                    link, link.table, link.known, x[:, block], low, high, barred, encoding
+                )
     return entries
 
 
 def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
-    here, (_, back) = x[:, encoding.slot_at], encoding.padded
-    entries: Flags = feasible.limits.categories.enterable(np, here, encoding.first_slots, encoding.within, back)
+    current, (_, back) = x[:, encoding.slot_at], encoding.padded
+    entries: Flags = feasible.limits.categories.enterable(np, current, encoding.first_slots, encoding.within, back)
     return entries
 
 
 def missing_numbers(encoding: Encoding, x: Codes) -> Flags:
-    """(B, n) where the factuals have no number."""
+    """(B, n) where a number is missing in the factuals."""
     missing = np.zeros((len(x), len(encoding.numeric)), bool)
-    with_gaps = encoding.gap_at >= 0
-    missing[:, with_gaps] = x[:, encoding.gap_at[with_gaps]] > 0.5
+    can_miss = encoding.missing_at >= 0
+    missing[:, can_miss] = x[:, encoding.missing_at[can_miss]] > 0.5
     return missing
 
 
 def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: Codes) -> Codes:
-    """Undo all but the allowed number of changes: those that undoing would move the answer least."""
+    """Undo the cheapest changes until the allowed number is left."""
     assert feasible.max_changes is not None
     worth = unit_charges(encoding, feasible, result, x)
     order = np.argsort(-worth, axis=-1, kind="stable")
@@ -215,17 +217,17 @@ def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: C
 
 
 def unit_charges(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
-    """(..., B, features) what each unit of change costs, at its leader's place; above 0 wherever something changed."""
+    """(..., B, features) cost of each unit of change, at the position of its leader; above 0 if it changed."""
     starts = [s.start for s in encoding.slices]
     changed = np.logical_or.reduceat(x_cf != x, starts, axis=-1)
     worth = np.add.reduceat(charges(encoding, x_cf, x), starts, axis=-1)
     to_unit = (feasible.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
-    # A change that happens to be free is a change all the same.
+    # A change without a price is still a change.
     return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
 
 
 def lock_change(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, rank: int) -> FeasibleSet | None:
-    """What may change with one change of each answer locked; see `TabularSpace.without`."""
+    """Constraints with one change of each answer locked; see `TabularSpace.lock_change`."""
     worth = unit_charges(encoding, feasible, x_cf, x)
     if rank >= worth.shape[1]:
         return None
@@ -236,28 +238,28 @@ def lock_change(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes
 
 
 def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
-    """(..., B, D) what each code adds to the distance; see `TabularSpace.distance`."""
+    """(..., B, D) contribution of each code to the distance; see `TabularSpace.distance`."""
     difference = np.abs(x_cf - x)
-    at, gap_at, with_gaps = encoding.number_at, encoding.gap_at, encoding.gap_at >= 0
+    at, missing_at, can_miss = encoding.number_at, encoding.missing_at, encoding.missing_at >= 0
     moved = difference[..., at] > 0
-    # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
-    gaps = gap_at[with_gaps]
-    difference[..., at[with_gaps]] *= (1 - x_cf[..., gaps]) * (1 - x[..., gaps])
-    moved[..., with_gaps] |= difference[..., gaps] > 0
+    # Where a number is missing before or after, only the flag and the price of a change are charged.
+    gaps = missing_at[can_miss]
+    difference[..., at[can_miss]] *= (1 - x_cf[..., gaps]) * (1 - x[..., gaps])
+    moved[..., can_miss] |= difference[..., gaps] > 0
     cost = difference * encoding.prices
     cost[..., at] += moved * encoding.change_prices
     return cost
 
 
 def pairwise_distance(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
-    """(N, m) what the codes of one row cost to become those of another, prices per change of numbers left out.
+    """(N, m) distances between encoded rows, without prices per change of numbers.
 
-    Flags are 0 or 1, and of these differences are sums and products.
+    Codes other than numbers are 0 or 1, so their absolute differences are sums and products.
 
     Args:
-        encoding: For the prices.
+        encoding: The prices.
         x: (N, D) encoded rows.
-        rows: (m, D) others.
+        rows: (m, D) other encoded rows.
     """
     flags = np.ones(encoding.width, bool)
     flags[encoding.number_at] = False
@@ -269,10 +271,10 @@ def pairwise_distance(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
 
 
 def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: Values) -> Values:
-    """Projected codes to exact values, with the factuals at hand.
+    """Projected codes to exact values.
 
-    Only a number whose code moved is read off its code, and rounded within what the exact factual may do; any other is
-    the factual's own, whatever float32 holds. Followers of a category are what the training rows say.
+    A number is decoded only if its code changed, and is then rounded within the limits of the exact factual. Any other
+    number is the factual's own, exactly. Followers of a categorical leader are those of the training rows.
 
     Args:
         encoding: The codes.
@@ -280,24 +282,24 @@ def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: V
         codes: (B, D).
         factuals: B rows.
     """
-    here, at, choices = factuals.numbers, encoding.number_at, encoding.decode_choices(codes)
-    gap, still_gap = np.isnan(here), missing_numbers(encoding, codes)
-    same = (codes[:, at] == encoding.scaled(np.where(gap, encoding.center, here))) & (gap == still_gap)
-    near = nearest_numbers(encoding, feasible, encoding.unscaled(codes[:, at]), here)
-    numbers = np.where(same, here, np.where(still_gap, np.nan, near))
+    current, at, choices = factuals.numbers, encoding.number_at, encoding.decode_choices(codes)
+    gap, still_gap = np.isnan(current), missing_numbers(encoding, codes)
+    same = (codes[:, at] == encoding.scaled(np.where(gap, encoding.center, current))) & (gap == still_gap)
+    near = nearest_numbers(encoding, feasible, encoding.unscaled(codes[:, at]), current)
+    numbers = np.where(same, current, np.where(still_gap, np.nan, near))
     for link in feasible.links:
         if link.knots is None:
-            lead = encoding.place[link.leader]
+            lead = encoding.kind_index[link.leader]
             moved = choices[:, lead] != factuals.choices[:, lead]
             for position in link.followers:
                 if isinstance(encoding.schema.features[position], Continuous):
-                    j = encoding.place[position]
+                    j = encoding.kind_index[position]
                     numbers[moved, j] = link.exact.numbers[choices[moved, lead], j]
     return Values(numbers, choices)
 
 
 def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
-    """(N, features) where an answer breaks a constraint, judged on exact values and not by how they were made."""
+    """(N, features) where an answer breaks a constraint, checked on exact values, independently of how it was made."""
     changed = changes(encoding, answers, factuals)
     broken, columns = np.zeros_like(changed), np.asarray(changed.any(axis=0))
     if columns[encoding.numeric_columns].any():
@@ -309,13 +311,13 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
         ]
     broken &= changed
     for link in feasible.links:
-        x, found = encoding.encode(factuals), encoding.encode(answers)
+        x, x_cf = encoding.encode(factuals), encoding.encode(answers)
         expected = x.copy()
-        expected[:, encoding.slices[link.leader]] = found[:, encoding.slices[link.leader]]
+        expected[:, encoding.slices[link.leader]] = x_cf[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
         for position in link.followers:
             span = encoding.slices[position]
-            off = np.abs(found[:, span] - expected[:, span])
+            off = np.abs(x_cf[:, span] - expected[:, span])
             broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, span]))).any(axis=1)
     if feasible.max_changes is not None:
         units = changed.astype(np.float32) @ (feasible.unit[:, None] == np.arange(len(encoding.schema))).astype(
@@ -326,11 +328,11 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
 
 
 def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
-    """(N, n) numbers that, if they changed, may not be what they are."""
-    low, high = room(feasible, factuals.numbers)
+    """(N, n) numbers that are not allowed, if they changed."""
+    low, high = number_limits(feasible, factuals.numbers)
     value = answers.numbers
     broken = np.isnan(value) | (value < low) | (value > high) | feasible.limits.directions.frozen
-    for step, decimals, at in encoding.grids:  # by counting steps: a float32 column holds 0.3 only nearly
+    for step, decimals, at in encoding.grids:  # in steps: a float32 column holds 0.3 only approximately
         count = value[:, at] / step
         first, last = _multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.rint(count)

@@ -44,15 +44,15 @@ class NumberRanges(Family):
         both = np.array(pairs, np.float64).reshape(-1, 2)
         return cls(both[None, :, 0], both[None, :, 1])
 
-    def around(self, xp: Any, here: Any, missing: Any) -> tuple[Any, Any]:
+    def around(self, xp: Any, current: Any, missing: Any) -> tuple[Any, Any]:
         """(B, n) the ranges, extended to the numbers there are: a number outside may stay or move toward its range.
 
         Args:
             xp: numpy or torch; the arrays are of its kind.
-            here: (B, n) the numbers, in the units of the arrays.
+            current: (B, n) the numbers, in the units of the arrays.
             missing: (B, n) where there is none; None: there is always one.
         """
-        low, high = xp.minimum(self.low, here), xp.maximum(self.high, here)
+        low, high = xp.minimum(self.low, current), xp.maximum(self.high, current)
         return (
             (low, high) if missing is None else (xp.where(missing, self.low, low), xp.where(missing, self.high, high))
         )

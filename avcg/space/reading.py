@@ -14,13 +14,13 @@ import numpy as np
 from avcg.schema.features import Categorical, Continuous, to_python
 from avcg.schema.schema import Schema
 from avcg.space.encoding import Values
-from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_gaps, refuse_numbers
+from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_missing, refuse_numbers
 
 # By name, since pandas itself is not loaded here.
 _PANDAS_GAPS = ("NAType", "NaTType")
 
 
-def is_gap(value: object) -> bool:
+def is_missing(value: object) -> bool:
     """Whether a value means "missing": None, NaN, or NA and NaT of pandas."""
     return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _PANDAS_GAPS
 
@@ -66,7 +66,7 @@ def read_numbers(feature: Continuous, cells: Sequence[object]) -> list[float]:
         value = to_python(cell)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             numbers.append(value)
-        elif is_gap(value):
+        elif is_missing(value):
             numbers.append(np.nan)
         else:
             wrong.append(value)
@@ -81,7 +81,7 @@ def read_numbers(feature: Continuous, cells: Sequence[object]) -> list[float]:
         if infinite:
             refuse_numbers(feature.name, infinite)
         if feature.missing == "error" and total != total:
-            refuse_gaps(feature.name, sum(number != number for number in numbers))
+            refuse_missing(feature.name, sum(number != number for number in numbers))
     return numbers
 
 
@@ -101,7 +101,7 @@ def read_choices(feature: Categorical, cells: Sequence[object]) -> list[int]:
         unknown = [cell for cell, position in zip(cells, positions, strict=True) if position < 0]
         refuse_categories(feature, len(unknown), unknown[:1000])
     if feature.missing == "error" and len(feature.categories) in positions:
-        refuse_gaps(feature.name, positions.count(len(feature.categories)))
+        refuse_missing(feature.name, positions.count(len(feature.categories)))
     return positions
 
 
@@ -113,4 +113,4 @@ def position_of(feature: Categorical, cell: object) -> int:
         # 0 and 1 equal no and yes, but are not what the schema says the column holds.
         if position is not None and isinstance(value, bool) is isinstance(feature.categories[position], bool):
             return position
-    return len(feature.categories) if is_gap(value) else -1
+    return len(feature.categories) if is_missing(value) else -1

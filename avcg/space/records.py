@@ -11,18 +11,29 @@ from avcg.schema.features import Continuous
 from avcg.space.encoding import Encoding, Flags, Values
 
 
-def written(
-    encoding: Encoding, row: Mapping[str, Any], values: Values, differs: Flags, at: int
+def answer_as_dict(
+    encoding: Encoding, row: Mapping[str, Any], values: Values, changed: Flags, at: int
 ) -> tuple[dict[str, Any], dict[str, tuple[Any, Any]]]:
-    """A whole answer as plain values, and what of it is new."""
-    answer, changed = dict(row), {}
-    for j in np.flatnonzero(differs).tolist():
-        feature, place = encoding.schema.features[j], encoding.place[j]
+    """An answer as a dictionary, and its changes.
+
+    Args:
+        encoding: The columns.
+        row: The factual.
+        values: Exact values of the answers.
+        changed: (features,) which cells of this answer differ from the factual.
+        at: Which of the answers.
+
+    Returns:
+        The answer, every column a Python value; and by column (before, after).
+    """
+    answer, changes = dict(row), {}
+    for j in np.flatnonzero(changed).tolist():
+        feature, i = encoding.schema.features[j], encoding.kind_index[j]
         if isinstance(feature, Continuous):
-            number = float(values.numbers[at, place])
+            number = float(values.numbers[at, i])
             whole_number = number.is_integer() and (isinstance(row[feature.name], int) or feature.decimals == 0)
             value: Any = int(number) if whole_number and feature.step else number
         else:
-            value = feature.categories[values.choices[at, place]]
-        answer[feature.name], changed[feature.name] = value, (row[feature.name], value)
-    return answer, changed
+            value = feature.categories[values.choices[at, i]]
+        answer[feature.name], changes[feature.name] = value, (row[feature.name], value)
+    return answer, changes

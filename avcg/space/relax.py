@@ -1,7 +1,7 @@
-"""The differentiable side of the constraints: what training sees, as `projection` is what people receive.
+"""The differentiable relaxation of the constraints, for training. Answers are made by `avcg.space.project`.
 
-torch on any device. Numbers are clamped to where they may go, categories become shares over those that may be entered,
-and followers are read off their leaders. Grids and `at_most` are left to the projection.
+torch on any device. Numbers are clamped to their limits, categories become shares of those that may be entered, and
+followers are looked up from their leaders. Grids and `at_most` are left to the projection.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from torch.nn import functional as F  # noqa: N812  its usual name
 from avcg.space.constraints import REACH, FeasibleSet
 from avcg.space.encoding import Encoding, Positions
 from avcg.space.limits import Limits
-from avcg.space.links import Link, between_knots, leadable
+from avcg.space.links import Link, between_knots, enterable_by_leader
 
 
 @dataclass(frozen=True, eq=False)
 class _LinkTensors:
     link: Link
     columns: Tensor
-    place: Tensor  # (D,) where each code is found in all codes and, after them, the followers'
+    gather: Tensor  # (D,) index of each code among all codes followed by those of the followers
     table: Tensor
     known: Tensor
     knots: Tensor | None
-    span: slice  # the leader's slots, where it is categorical
+    span: slice  # the slots of a categorical leader
 
 
-def _place(width: int, columns: Positions) -> Positions:
-    place = np.arange(width)
-    place[columns] = width + np.arange(len(columns))
-    return place
+def _gather(width: int, columns: Positions) -> Positions:
+    gather = np.arange(width)
+    gather[columns] = width + np.arange(len(columns))
+    return gather
 
 
 def _picked(codes: Tensor, table: Tensor) -> Tensor:
@@ -43,10 +43,10 @@ def _picked(codes: Tensor, table: Tensor) -> Tensor:
 
 
 class _InwardClamp(torch.autograd.Function):
-    """Clamp to [low, high]; from outside, a gradient passes if it leads back in.
+    """Clamp to [low, high] that passes gradients from outside if they lead back inside.
 
-    A plain clamp passes none, and a decoder whose first guess lies beyond a bound would never learn to leave it: a
-    number at the end of its range, as most capital gains are, could only ever move the way that happens to be tried.
+    A plain clamp passes no gradient outside, so a decoder whose first proposal lies beyond a bound would never learn to
+    move it back. Most capital gains, for example, are at the lower end of their range.
     """
 
     @staticmethod
@@ -73,24 +73,24 @@ def inward_clamp(value: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Relaxation:
-    """The arrays of an encoding and a freedom as tensors on one device, and what training does with them."""
+    """An encoding and a feasible set as tensors on one device, and the functions that training needs."""
 
     encoding: Encoding
     number_at: Tensor
-    gap_at: Tensor
-    with_gaps: Tensor  # positions of the numbers that may be missing
+    missing_at: Tensor
+    can_miss: Tensor  # indices of the numbers that may be missing
     slot_at: Tensor
     limits: Limits  # of tensors, in units of codes
     cap: Tensor
     prices: Tensor
     change_prices: Tensor
-    counted: Tensor  # (n,) 1 for numbers that are their own, 0 for followers of a link
-    counted_slots: Tensor  # (M,) likewise for the slots of categories
+    counted: Tensor  # (n,) 1 for numbers that count as changes of their own, 0 for followers of a link
+    counted_slots: Tensor  # (M,) the same for the slots of categories
     first_slots: Tensor
     within: Tensor
     padding: Tensor
     unpadding: Tensor
-    order: Tensor  # (D,) from numbers, gaps, slots to the order of the codes
+    order: Tensor  # (D,) from numbers, missing flags, slots to the order of the codes
     links: tuple[_LinkTensors, ...]
 
     @classmethod
@@ -101,16 +101,16 @@ class Relaxation:
             value = torch.from_numpy(np.array(array))
             return value.to(device, dtype if value.is_floating_point() else None)
 
-        produced = np.concatenate([encoding.number_at, encoding.gap_at[encoding.gap_at >= 0], encoding.slot_at])
+        produced = np.concatenate([encoding.number_at, encoding.missing_at[encoding.missing_at >= 0], encoding.slot_at])
         links = [
             _LinkTensors(
                 link,
                 columns=tensor(link.columns),
-                place=tensor(_place(encoding.width, link.columns)),
+                gather=tensor(_gather(encoding.width, link.columns)),
                 table=tensor(link.table),
                 known=tensor(link.known),
                 knots=None if link.knots is None else tensor(link.knots),
-                span=slice(0) if link.knots is not None else encoding.slots[encoding.place[link.leader]],
+                span=slice(0) if link.knots is not None else encoding.slots[encoding.kind_index[link.leader]],
             )
             for link in feasible.links
         ]
@@ -120,8 +120,8 @@ class Relaxation:
         padding, unpadding = encoding.padded
         arrays = {
             "number_at": encoding.number_at,
-            "gap_at": encoding.gap_at,
-            "with_gaps": np.flatnonzero(encoding.gap_at >= 0),
+            "missing_at": encoding.missing_at,
+            "can_miss": np.flatnonzero(encoding.missing_at >= 0),
             "slot_at": encoding.slot_at,
             "cap": feasible.cap(encoding),
             "prices": encoding.prices,
@@ -140,22 +140,26 @@ class Relaxation:
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.relax`."""
-        here, missing, low, high = self._interval(x)
+        current, missing, low, high = self._interval(x)
         frozen = self.limits.directions.frozen
         numbers, parts = raw.index_select(-1, self.number_at), []
         if gates is not None:
-            moved = torch.where(gates, numbers, here) if gates.dtype == torch.bool else here + gates * (numbers - here)
-            # A gap has no place to set out from: its gate says how far it is filled, and the number is as given.
+            moved = (
+                torch.where(gates, numbers, current)
+                if gates.dtype == torch.bool
+                else current + gates * (numbers - current)
+            )
+            # A missing number has no present value: its gate is the share that is filled, the number is as proposed.
             numbers = moved if missing is None else torch.where(missing, numbers, moved)
         numbers = inward_clamp(numbers, low, high)
         if torch.is_grad_enabled():  # clamping alone lets half a gradient pass at a tie
-            numbers = torch.where(frozen, here, numbers)
+            numbers = torch.where(frozen, current, numbers)
         if missing is not None:
-            # A gap may close as far as the decoder says, unless it is frozen; where there is none, none opens.
-            filled = raw.index_select(-1, self.gap_at.clamp(min=0)) if gates is None else 1.0 - gates.to(raw.dtype)
+            # A missing number may be filled to the share that the decoder says, unless frozen. None becomes missing.
+            filled = raw.index_select(-1, self.missing_at.clamp(min=0)) if gates is None else 1.0 - gates.to(raw.dtype)
             gaps = torch.where(frozen, 1.0, filled.clamp(0.0, 1.0)) * missing
             numbers = numbers * (1.0 - gaps)
-            parts = [gaps.index_select(-1, self.with_gaps)]
+            parts = [gaps.index_select(-1, self.can_miss)]
         logits = torch.where(self._entries(x, low, high), raw.index_select(-1, self.slot_at), -torch.inf)
         padded = F.pad(logits, (0, 1), value=-torch.inf)
         shares = logits
@@ -168,8 +172,8 @@ class Relaxation:
 
     def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:
         """See `TabularSpace.constraint_features`."""
-        here, _, low, high = self._interval(x)
-        sides = torch.cat([here - low, high - here], dim=1).clamp(0.0, reach) / reach
+        current, _, low, high = self._interval(x)
+        sides = torch.cat([current - low, high - current], dim=1).clamp(0.0, reach) / reach
         entries = self._entries(x, low, high).to(x.dtype)
         return torch.cat([sides, entries, self.cap.to(x.dtype).expand(x.shape[0])[:, None]], dim=1)
 
@@ -177,11 +181,11 @@ class Relaxation:
         """See `TabularSpace.distance`."""
         difference = (x_cf - x).abs()
         moved = difference[..., self.number_at] > 0
-        if (self.encoding.gap_at >= 0).any():
-            with_gaps, gap = self.gap_at >= 0, self.gap_at.clamp(min=0)
+        if (self.encoding.missing_at >= 0).any():
+            can_miss, gap = self.missing_at >= 0, self.missing_at.clamp(min=0)
             # A gap is no number: where there is one on either side, only the gap and the change itself are charged.
-            both = torch.where(with_gaps, (1 - x_cf[..., gap]) * (1 - x[:, gap]), 1.0)
-            moved = moved | (with_gaps & (difference[..., gap] > 0))
+            both = torch.where(can_miss, (1 - x_cf[..., gap]) * (1 - x[:, gap]), 1.0)
+            moved = moved | (can_miss & (difference[..., gap] > 0))
             difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * both)
         likely = moved.to(x.dtype) if gates is None else moved * gates
         return difference @ self.prices + likely @ self.change_prices
@@ -189,44 +193,46 @@ class Relaxation:
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.count_changes`."""
         moved = (x_cf[..., self.number_at] != x[:, self.number_at]).to(x.dtype)
-        if (self.encoding.gap_at >= 0).any():
-            with_gaps, gap = self.gap_at >= 0, self.gap_at.clamp(min=0)
-            moved = torch.where(with_gaps & (x_cf[..., gap] != x[:, gap]), 1.0, moved)
+        if (self.encoding.missing_at >= 0).any():
+            can_miss, gap = self.missing_at >= 0, self.missing_at.clamp(min=0)
+            moved = torch.where(can_miss & (x_cf[..., gap] != x[:, gap]), 1.0, moved)
         numbers = (moved if gates is None else moved * gates) @ self.counted
-        here = x[:, self.slot_at] * self.counted_slots
-        return numbers + (here * (1.0 - x_cf[..., self.slot_at])).sum(dim=-1)
+        current = x[:, self.slot_at] * self.counted_slots
+        return numbers + (current * (1.0 - x_cf[..., self.slot_at])).sum(dim=-1)
 
     def _interval(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor, Tensor]:
-        """(B, n) the numbers, where there is none if that can be, and how low and how high each may go."""
-        here = x.index_select(1, self.number_at)
+        """(B, n) the numbers, where they are missing (None: nowhere), and how low and how high each may go."""
+        current = x.index_select(1, self.number_at)
         missing = None
-        if len(self.with_gaps):
-            missing = (x.index_select(1, self.gap_at.clamp(min=0)) > 0.5) & (self.gap_at >= 0)
-        return here, missing, *self.limits.interval(torch, here, missing)
+        if len(self.can_miss):
+            missing = (x.index_select(1, self.missing_at.clamp(min=0)) > 0.5) & (self.missing_at >= 0)
+        return current, missing, *self.limits.interval(torch, current, missing)
 
     def _entries(self, x: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        """(B, M) the categories each row may be in, links heeded."""
-        here = x.index_select(1, self.slot_at)
+        """(B, M) the categories each row may be in, with the limits of followers."""
+        current = x.index_select(1, self.slot_at)
         blocks = (self.first_slots, self.within, self.unpadding)
-        entries: Tensor = self.limits.categories.enterable(torch, here, *blocks)
+        entries: Tensor = self.limits.categories.enterable(torch, current, *blocks)
         for link in self.links:
             if link.knots is None:
                 block, span = self.encoding.slices[link.link.leader], link.span
                 barred = torch.zeros_like(x).index_copy(1, self.slot_at, (~entries).to(x.dtype))
-                mine = leadable(link.link, link.table, link.known, x[:, block], low, high, barred, self.encoding)
+                mine = enterable_by_leader(
+                    link.link, link.table, link.known, x[:, block], low, high, barred, self.encoding
+                )
                 entries = torch.cat([entries[:, : span.start], mine & entries[:, span], entries[:, span.stop :]], dim=1)
         return entries
 
     def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
-        """Put the followers where the leader's present share of each of its values puts them."""
+        """Write the followers' codes: their mean under the leader's shares, or on the lines of a numeric leader."""
         leader = self.encoding.slices[link.link.leader]
         own = x.index_select(1, link.columns)
         if link.knots is None:
-            share, here = result[..., leader], x[:, leader]
-            # Staying keeps the factual's own followers, even where the training rows knew others.
-            codes = share @ link.table + (share * here).sum(-1, keepdim=True) * (own - here @ link.table)
+            share, current = result[..., leader], x[:, leader]
+            # Staying keeps the factual's own followers, even if the training rows have others.
+            codes = share @ link.table + (share * current).sum(-1, keepdim=True) * (own - current @ link.table)
         else:
             value = result[..., leader.start].contiguous()
             codes = between_knots(torch, link.knots, link.table, value)
             codes = torch.where((value == x[:, leader.start])[..., None], own, codes)
-        return torch.cat([result, codes], dim=-1).index_select(-1, link.place)
+        return torch.cat([result, codes], dim=-1).index_select(-1, link.gather)

@@ -9,13 +9,13 @@ import numpy as np
 import pandas as pd
 
 from avcg.schema.features import to_python
-from avcg.space.reading import is_gap
+from avcg.space.reading import is_missing
 
 
 def to_json(value: Any) -> Any:
     """A value as JSON has it: Python's own, and None where it is missing."""
     value = to_python(value)
-    return None if is_gap(value) else value
+    return None if is_missing(value) else value
 
 
 def pack_rows(rows: Any) -> dict[str, Any]:
@@ -43,13 +43,13 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
     }
 
 
-def unpack_rows(found: dict[str, Any]) -> Any:
+def unpack_rows(packed: dict[str, Any]) -> Any:
     """What `pack_rows` packed; frames come back as pandas."""
-    if "shape" in found:
-        return np.array(found["values"], dtype=found["dtype"]).reshape(found["shape"])
-    frame = pd.DataFrame({name: _series(column) for name, column in found["columns"].items()})
-    levels = [pd.Index(_series(level)) for level in found["index"]]
-    names = found["index_names"]
+    if "shape" in packed:
+        return np.array(packed["values"], dtype=packed["dtype"]).reshape(packed["shape"])
+    frame = pd.DataFrame({name: _series(column) for name, column in packed["columns"].items()})
+    levels = [pd.Index(_series(level)) for level in packed["index"]]
+    names = packed["index_names"]
     index = levels[0].rename(names[0]) if len(levels) == 1 else pd.MultiIndex.from_arrays(levels, names=names)
     return frame.set_axis(index)
 

@@ -30,10 +30,10 @@ from avcg.space.links import learn_links
 from avcg.space.project import (
     changes,
     gated,
+    number_limits,
     pairwise_distance,
     project,
     restore,
-    room,
     unit_charges,
     violations,
 )
@@ -156,7 +156,7 @@ class TabularSpace:
         self._check_rows(len(factuals))
         answers = restore(self.encoding, self.feasible, codes, factuals)
         # Any allowed point does for a gap: a number in a narrower dtype is rounded toward it.
-        middle = np.add(*room(self.feasible, factuals.numbers)) / 2
+        middle = np.add(*number_limits(self.feasible, factuals.numbers)) / 2
         inside = np.where(np.isnan(factuals.numbers), middle, factuals.numbers)
         changed = changes(self.encoding, answers, factuals)
         return frames.write_values(like, self.encoding, answers, changed, toward=inside), changed
@@ -323,15 +323,15 @@ class TabularSpace:
         Returns:
             (M,) positions of the answers, and (M, D) feasible points.
         """
-        codes, here = _array(x_cf), _array(x)
-        rows, units = np.nonzero(unit_charges(self.encoding, self.feasible, codes, here) > 0)
+        codes, current = _array(x_cf), _array(x)
+        rows, units = np.nonzero(unit_charges(self.encoding, self.feasible, codes, current) > 0)
         numeric = np.array([isinstance(feature, Continuous) for feature in self.schema.features])[units]
         cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
         answer = np.concatenate([at for at, _, _ in cuts])
         undone = np.concatenate([(self._owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
-        point = codes[answer] + undone * (here[answer] - codes[answer])
+        point = codes[answer] + undone * (current[answer] - codes[answer])
         at = torch.from_numpy(answer)
-        return at.to(x.device), self.take(at).project(torch.from_numpy(point), torch.from_numpy(here[answer])).to(
+        return at.to(x.device), self.take(at).project(torch.from_numpy(point), torch.from_numpy(current[answer])).to(
             x.device
         )
 

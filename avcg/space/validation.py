@@ -1,4 +1,4 @@
-"""Rows that do not fit, said with the column, how many there are, a few values and the fix. numpy alone."""
+"""Errors about rows that do not fit a schema: the column, how many values, a few of them, and the fix. numpy alone."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from avcg.schema.features import Categorical, to_python
 
 
 def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
-    """Refuse rows that lack a column of the schema, have one too many, or have one twice.
+    """Refuse rows that lack a column of the schema, have another one, or have one twice.
 
     Raises:
         DataError: With the column and the fix.
     """
-    strange = [name for name in names if not isinstance(name, str)]
-    if strange:
-        raise DataError(f"Column names must be texts. Got {strange[0]!r}; rename, e.g. X.columns.astype(str).")
-    twice = sorted(str(name) for name, count in Counter(names).items() if count > 1)
-    if twice:
-        raise DataError(f"The rows have column {enumerate_some(twice)} twice. Rename or drop one of them.")
-    there, known = set(names), set(wanted)
-    missing = [name for name in wanted if name not in there]
-    extra = [name for name in names if name not in known]
+    unnamed = [name for name in names if not isinstance(name, str)]
+    if unnamed:
+        raise DataError(f"Column names must be texts. Got {unnamed[0]!r}; rename, e.g. X.columns.astype(str).")
+    repeated = sorted(str(name) for name, count in Counter(names).items() if count > 1)
+    if repeated:
+        raise DataError(f"The rows have column {enumerate_some(repeated)} twice. Rename or drop one of them.")
+    present, expected = set(names), set(wanted)
+    missing = [name for name in wanted if name not in present]
+    extra = [name for name in names if name not in expected]
     if missing:
         raise DataError(f"The rows lack column {enumerate_some(missing)}. {did_you_mean(missing[0], names)}")
     if extra:
@@ -36,8 +36,8 @@ def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
         )
 
 
-def refuse_gaps(name: str, count: int) -> NoReturn:
-    """A column that refuses gaps has some."""
+def refuse_missing(name: str, count: int) -> NoReturn:
+    """Raise: a column has missing values, and its schema refuses them."""
     raise DataError(
         f"Column {name!r} has {count} missing value{'s' * (count != 1)}. Fill or drop them, or say"
         f" schema.allow_missing({name!r})."
@@ -45,14 +45,14 @@ def refuse_gaps(name: str, count: int) -> NoReturn:
 
 
 def refuse_far(name: str) -> NoReturn:
-    """A number has no code."""
+    """Raise: a number is too far from the training rows for a float32 code."""
     raise DataError(
         f"Column {name!r} has a value too far from the training rows to be encoded. Check it for typing errors."
     )
 
 
 def refuse_numbers(name: str, values: Sequence[object]) -> NoReturn:
-    """A numeric column holds something else."""
+    """Raise: a numeric column holds values that are not finite numbers."""
     infinite = all(isinstance(value, float) and value in (np.inf, -np.inf) for value in values)
     boolean = all(isinstance(value, (bool, np.bool_)) for value in values)
     fix = (
@@ -65,12 +65,12 @@ def refuse_numbers(name: str, values: Sequence[object]) -> NoReturn:
     what = "infinite" if infinite else "not a number"
     count = len(values)
     raise DataError(
-        f"Column {name!r} has {count} value{'s' * (count != 1)} {what}: {enumerate_some(_some(values))}. {fix}"
+        f"Column {name!r} has {count} value{'s' * (count != 1)} {what}: {enumerate_some(_distinct(values))}. {fix}"
     )
 
 
 def refuse_categories(feature: Categorical, count: int, values: Sequence[object]) -> NoReturn:
-    """A categorical column holds values that are no category of it."""
+    """Raise: a categorical column holds values that are not categories of it."""
     if feature.kind == "yes or no":
         fix = "The schema has it as boolean: convert it with .astype(bool), or infer a schema that has it as a number."
     else:
@@ -80,10 +80,10 @@ def refuse_categories(feature: Categorical, count: int, values: Sequence[object]
         )
     raise DataError(
         f"Column {feature.name!r} has {count} value{'s' * (count != 1)} that {'is' if count == 1 else 'are'} no"
-        f" category of it: {enumerate_some(_some(values))}. {fix}"
+        f" category of it: {enumerate_some(_distinct(values))}. {fix}"
     )
 
 
-def _some(values: Sequence[object]) -> list[object]:
-    """Different values as plain Python ones, first come first."""
+def _distinct(values: Sequence[object]) -> list[object]:
+    """Different values as Python objects, in order of first appearance."""
     return list({repr(value): to_python(value) for value in values}.values())

@@ -65,7 +65,7 @@ def _columns(space: TabularSpace) -> tuple[Column, ...]:
     encoding, feasible = space.encoding, space.feasible
     columns = []
     for j, feature in enumerate(space.schema.features):
-        place = encoding.place[j]
+        place = encoding.kind_index[j]
         if feature.missing == "indicator":
             raise DataError(f"Column {feature.name!r} may have gaps, and peers read none.")
         if isinstance(feature, Continuous):

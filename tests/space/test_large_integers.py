@@ -20,7 +20,7 @@ from avcg.errors import DataError, SchemaError
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.space.project import changes, project, restore
 from avcg.space.reading import read_rows
-from avcg.space.records import written
+from avcg.space.records import answer_as_dict
 
 LIMITS = {f"{sign}int{bits}": bits for sign in ("", "u") for bits in (8, 16, 32, 64)}
 DTYPES = {
@@ -124,7 +124,7 @@ def test_dictionaries_of_any_size_obey(table, seed):
         codes = project(space.encoding, space.feasible, wish[None], x)[0]
         values = restore(space.encoding, space.feasible, codes, here)
         differs = changes(space.encoding, values, here)
-        answers = [written(space.encoding, row, values, differs[i], i)[0] for i, row in enumerate(rows)]
+        answers = [answer_as_dict(space.encoding, row, values, differs[i], i)[0] for i, row in enumerate(rows)]
         assert all(value is None or type(value) is int for row in answers for value in row.values())
         assert problems(columns, schema, pd.DataFrame(answers, dtype=object)) == []
 
