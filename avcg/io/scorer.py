@@ -29,6 +29,7 @@ from avcg.space.codes import TableCodes
 from avcg.space.constraints import Ranges, Vary
 from avcg.space.encoding import Codes, Positions, Values
 from avcg.space.reading import read_rows
+from avcg.space.records import answer_as_dict
 
 _MAX_GROUP_ANSWERS = 512  # answered together, since a runtime never returns memory that it once took
 GENERATOR, JUDGES, TABLES = "generator.onnx", "judges.onnx", "scorer.safetensors"
