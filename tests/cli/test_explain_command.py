@@ -481,7 +481,7 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--model", "art", "--classes", "no,yes"], "A folder knows its own: leave it out"),
+            (["--model", "art", "--classes", "no,yes"], "--classes is for ONNX files, and every --model is a folder: leave it out"),
             (["--model", "nowhere"], "There is no file nowhere"),
             (["--model", "."], "has no manifest.json. Give a folder"),
         ],
@@ -515,7 +515,7 @@ def test_the_demonstration_can_be_kept(tmp_path):
     place = tmp_path / "demo"
     shown = run("demo", "--steps", 5, "--picture", tmp_path / "three.png", "--save", place)
     assert shown.code == 0, shown.err
-    lines = [line.split() for line in shown.out.partition("Go on with:")[2].splitlines()[1:]]
+    lines = [line.split() for line in shown.out.partition("Next:")[2].splitlines()[1:]]
     assert [line[1] for line in lines] == ["explain", "report", "serve"]
     explained, reported = run(*lines[0][1:]), run(*lines[1][1:-1], tmp_path / "report.html")
     assert (explained.code, reported.code) == (0, 0), explained.err + reported.err

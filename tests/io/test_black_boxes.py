@@ -37,7 +37,7 @@ class TestModelsHandedBack:
             avcg.load(stored("forests")[0])
         with pytest.raises(ArtifactError, match=r"cannot be stored: function. Pass"):
             avcg.load(stored("a function")[0], model=[])
-        with pytest.raises(ArtifactError, match=r"cannot be stored: 2 Own. Hand"):
+        with pytest.raises(ArtifactError, match=r"cannot be stored: 2 Own. Pass them again"):
             avcg.load(stored("somebody's own networks")[0])
 
     def test_one_missing_is_named(self, stored):

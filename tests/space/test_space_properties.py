@@ -194,8 +194,8 @@ def test_restricting_only_narrows(table, data):
             ranges[feature.name] = data.draw(st.lists(st.sampled_from(feature.categories), min_size=1))
         else:
             i = space.encoding.numeric.index(feature)
-            ranges = space.feasible.limits.ranges
-            low, high = ranges.low[0, i], ranges.high[0, i]
+            numbers = space.feasible.limits.ranges
+            low, high = numbers.low[0, i], numbers.high[0, i]
             ranges[feature.name] = (data.draw(st.sampled_from([None, low, (low + high) / 2])), high)
     narrow = space.restrict(vary=vary, ranges=ranges)
     per_row = vary if vary and isinstance(vary[0], list) else [vary] * n
