@@ -481,7 +481,10 @@ class TestAudit:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--model", "art", "--classes", "no,yes"], "--classes is for ONNX files, and every --model is a folder: leave it out"),
+            (
+                ["--model", "art", "--classes", "no,yes"],
+                "--classes is for ONNX files, and every --model is a folder: leave it out",
+            ),
             (["--model", "nowhere"], "There is no file nowhere"),
             (["--model", "."], "has no manifest.json. Give a folder"),
         ],

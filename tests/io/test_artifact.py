@@ -221,7 +221,10 @@ class TestALoadedExplainer:
         assert np.array_equal(loaded.decide(rows), explainer.decide(rows))
 
     def test_a_device_that_is_none_is_a_setting(self, stored):
-        with pytest.raises(SettingError, match=r"'device' of AVCG must be the name of a PyTorch device, such as 'cpu' or 'cuda'. Got 'toaster'"):
+        with pytest.raises(
+            SettingError,
+            match=r"'device' of AVCG must be the name of a PyTorch device, such as 'cpu' or 'cuda'. Got 'toaster'",
+        ):
             avcg.load(stored("one network")[0], device="toaster")
         assert avcg.load(stored("one network")[0], device="cpu:0").device == "cpu:0"
 
