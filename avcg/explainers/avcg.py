@@ -25,6 +25,7 @@ from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
 from avcg.method.distillation import Distillation
+from avcg.method.multipliers import Multipliers
 from avcg.method.query import Query
 from avcg.method.recipe import Recipe, draw_targets, fit_generator
 from avcg.method.reference_set import ReferenceSet
@@ -146,6 +147,8 @@ class AVCG(Amortized):
         watched = self._held_query(held[: recipe.diagnostics.rows], rng)
         epochs: list[dict[str, float]] = []
         train, deployed = self.split_.train, self.deployed_.predictors
+        self.multipliers_ = None if recipe.constraint is None or recipe.risk is not None else Multipliers(
+            recipe.constraint, recipe.margins, recipe.weights.nll, device)
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
             models = train.sample(count, rng=rng)
@@ -164,6 +167,7 @@ class AVCG(Amortized):
                 round_recipe,
                 self.reference_set_.to(device) if recipe.weights.plausibility else None,
                 rng,
+                multipliers=self.multipliers_,
                 on_epoch=lambda epoch: epochs.append({"loss": epoch.loss, **self._measure(watched)}),
             )
         self.generator_.requires_grad_(False).eval()

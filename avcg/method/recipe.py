@@ -20,6 +20,7 @@ from avcg.method.config import CalibrationConfig, DiagnosticsConfig, Distillatio
 from avcg.method.cuda_graphs import GraphedLoss
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, Decoder, Generator
+from avcg.method.multipliers import ConstraintConfig, Multipliers
 from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
 from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
@@ -99,8 +100,9 @@ class Recipe:
     stay_log_odds: float = 2.0
     margin_scale: float = 0.3
     reach: float = REACH
-    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=3.2))
+    weights: Weights = field(default_factory=lambda: Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=1.0))
     risk: Risk | None = None
+    constraint: ConstraintConfig | None = field(default_factory=ConstraintConfig)
     margins: tuple[float, float] = (-1.5, 6.0)
     spread: float = 2.0
     warm_up: float = 0.2
@@ -258,6 +260,7 @@ def fit_generator(
     rng: torch.Generator,
     on_epoch: Callable[[Epoch], None] | None = None,
     label: str = "Training the generator",
+    multipliers: Multipliers | None = None,
 ) -> list[Epoch]:
     """Train a generator in place.
 
@@ -276,7 +279,7 @@ def fit_generator(
     n_rows = len(x) * -(-recipe.rows_per_epoch // len(x))
     batch = min(recipe.batch_size, n_rows)
     epochs = max(1, round(recipe.steps / math.ceil(n_rows / batch)))
-    loss = GeneratorLoss(generator, space, x, hypotheses, deployed, recipe, plausibility, rng)
+    loss = GeneratorLoss(generator, space, x, hypotheses, deployed, recipe, plausibility, rng, multipliers)
     loss.total = epochs * math.ceil(n_rows / batch)
     settings = Training(epochs, batch, recipe.learning_rate, patience=None, clip=recipe.clip, schedule="one_cycle")
     return train(list(generator.parameters()), loss, n_rows, settings, rng=rng, on_epoch=on_epoch, label=label)
@@ -295,6 +298,7 @@ class GeneratorLoss:
         recipe: Recipe,
         plausibility: Plausibility | None,
         rng: torch.Generator,
+        multipliers: Multipliers | None = None,
     ) -> None:
         self.generator, self.space, self.x, self.hypotheses = generator, space, x, hypotheses
         self.deployed, self.recipe, self.plausibility, self.rng = deployed, recipe, plausibility, rng
@@ -303,6 +307,7 @@ class GeneratorLoss:
         whole_set = isinstance(hypotheses, FiniteSet) and len(hypotheses) <= recipe.n_hypotheses
         self.fixed = self._draw() if whole_set else None
         self.done, self.total = 0, 1
+        self.multipliers = multipliers
         alike = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
         self.steady = None
         if alike:
@@ -339,7 +344,16 @@ class GeneratorLoss:
             min_separation=recipe.min_separation,
         )
         warmth = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
-        return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
+        if self.multipliers is None:
+            return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
+        level = self.multipliers.level(request.margin - self.deployed.log_odds(request.target))
+        weights = warmth * self.multipliers.values[level]
+        if warmth == 1.0:
+            free = slice(None)
+            if recipe.requests:
+                free = (request.constraint_features == self.space.constraint_features(x, recipe.reach)).flatten(1).all(1)
+            self.multipliers.update(level[free], terms.nll.detach()[free])
+        return (terms.total(replace(recipe.weights, nll=0.0)) + weights * terms.nll).mean()
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(B, *event) factuals and (B,) their decisions; few rows are made more by crossing."""
