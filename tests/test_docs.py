@@ -34,7 +34,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 REFERENCE = sorted((DOCS / "reference").glob("*.md"))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-DATASET = re.compile(r'datasets\.load\("(\w+)"\)')
+DATASET = re.compile(r'datasets\.load\("(\w+)"')
 # Packages that a page may import and that not every installation has.
 EXTRAS = ("xgboost", "lightgbm", "onnxruntime", "matplotlib", "fastapi", "pyarrow", "ray", "pyspark")
 # Of these, those that warn and draw from global streams of their own accord.

@@ -13,11 +13,13 @@ import pandas as pd
 
 from avcg import datasets
 from avcg.datasets import Dataset
+from avcg.datasets.published import specification
 from avcg.errors import DataError, MissingExtraError, SchemaError, SettingError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, to_python
 from avcg.schema.schema import Schema
 
 _KEYS = ("path", "schema", "target", "name")
+_COHORT_KEYS = ("name", "cohort")
 _SUFFIXES = (".csv", ".parquet")
 
 
@@ -26,27 +28,37 @@ class DataSource:
     """Where the rows of a dataset come from.
 
     Attributes:
-        name: Name in results; of a published dataset the name that `avcg.datasets.load` takes.
+        name: Name in results.
         path: CSV or Parquet file, relative to the protocol; None: a published dataset.
         schema: JSON file as `Schema.to_json` writes it, relative to the protocol.
         target: Column of the labels.
+        published: Name that `avcg.datasets.load` takes; None: a file of one's own.
+        cohorts: Cohorts of a published dataset; empty: all its rows.
     """
 
     name: str
     path: str | None = None
     schema: str | None = None
     target: str | None = None
+    published: str | None = None
+    cohorts: tuple[int, ...] = ()
 
     @classmethod
     def read(cls, value: object, what: str) -> DataSource:
-        """From TOML: a name, or a table such as ``{path = "mine.csv", schema = "mine.json", target = "y"}``.
+        """From TOML: a name, or a table.
+
+        The table is ``{path = "mine.csv", schema = "mine.json", target = "y"}`` for a file of one's own, and
+        ``{name = "sba", cohort = 2004}`` or ``{name = "sba", cohort = [2003, 2004]}`` for cohorts of a published
+        dataset, which results call ``sba 2004`` and ``sba 2003 2004``.
 
         Args:
             value: What the protocol has.
             what: Where it stands, for messages.
         """
         if isinstance(value, str):
-            return cls(value)
+            return cls(value, published=value)
+        if isinstance(value, Mapping) and "cohort" in value:
+            return cls._read_cohorts(value, what)
         if not isinstance(value, Mapping):
             raise SettingError(f"{what} must be names, or tables with 'path', 'schema' and 'target'. Got {value!r}.")
         for key in value:
@@ -57,14 +69,26 @@ class DataSource:
                 raise SettingError(f"{what}: a dataset must have a text under {key!r}. Got {value.get(key)!r}.")
         return cls(value.get("name", Path(value["path"]).stem), value["path"], value["schema"], value["target"])
 
+    @classmethod
+    def _read_cohorts(cls, value: Mapping[str, Any], what: str) -> DataSource:
+        for key in value:
+            if key not in _COHORT_KEYS:
+                raise SettingError(
+                    f"{what}: a published dataset has an unknown key {key!r}. {did_you_mean(key, _COHORT_KEYS)}"
+                )
+        if not isinstance(value.get("name"), str):
+            raise SettingError(f"{what}: a dataset must have a text under 'name'. Got {value.get('name')!r}.")
+        cohorts = specification(value["name"]).select(value["cohort"])
+        return cls(" ".join([value["name"], *map(str, cohorts)]), published=value["name"], cohorts=cohorts)
+
     @property
     def is_file(self) -> bool:
         """Whether this is a file of one's own, and not a published dataset."""
-        return self.path is not None
+        return self.published is None
 
     def kind(self) -> str:
         """``"images"`` or ``"table"``."""
-        return "table" if self.is_file else str(datasets.about(self.name)["kind"])
+        return "table" if self.published is None else specification(self.published).kind
 
     def load(self, folder: Path) -> Dataset:
         """Read the rows.
@@ -75,8 +99,10 @@ class DataSource:
         Raises:
             DataError: If a file is missing, or rows, schema and target do not belong together.
         """
-        if self.path is None or self.schema is None or self.target is None:
-            return datasets.load(self.name)
+        if self.published is not None:
+            return datasets.load(self.published, cohort=self.cohorts or None)
+        assert self.path is not None
+        assert self.target is not None
         schema, file = self._schema(folder), _existing(folder / self.path)
         frame = _read_table(file, schema)
         expected, columns = [feature.name for feature in schema.features], [str(name) for name in frame.columns]
@@ -100,13 +126,15 @@ class DataSource:
         return Dataset(self.name, frame[expected], y, tuple(classes), schema, "", "", "")
 
     def fingerprint(self, folder: Path) -> list[str] | None:
-        """Checksums of the files; None for a published dataset, which has checksums of its own.
+        """What identifies the rows besides the name: checksums of the files, or cohorts; None: all rows of a dataset.
+
+        A published dataset has checksums of its own.
 
         Args:
             folder: What paths are relative to: the folder of the protocol.
         """
         if self.path is None or self.schema is None:
-            return None
+            return [str(cohort) for cohort in self.cohorts] or None
         files = [_existing(folder / name) for name in (self.path, self.schema)]
         return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 

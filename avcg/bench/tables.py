@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 TITLES = {
     "adult": "Adult Income", "breast_cancer": "Breast Cancer", "heart": "Heart Disease", "spambase": "Spambase",
-    "mnist": "MNIST", "cifar10": "CIFAR-10",
+    "mnist": "MNIST", "cifar10": "CIFAR-10", "sba": "SBA loans",
 }  # fmt: skip
 _ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 _LINE = ["dataset", "method", "epsilon", "reading"]

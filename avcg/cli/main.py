@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from avcg.console import console
 from avcg.errors import AvcgError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from rich.table import Table
 
     from avcg.datasets.base import Dataset
@@ -112,14 +113,18 @@ def list_datasets(directory: Directory = None) -> None:
 def show_dataset(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that avcg data list shows.")],
     directory: Directory = None,
+    cohort: Annotated[
+        list[int] | None,
+        typer.Option(help="Cohort to load, such as a year; may be repeated (default: all).", metavar="NUMBER"),
+    ] = None,
     download: Annotated[bool, typer.Option(help="Download files that are missing.")] = True,
     seed: Seed = 0,
 ) -> None:
-    """Show the columns, constraints, classes and split of a dataset."""
+    """Show the columns, constraints, classes, split and cohorts of a dataset."""
     from avcg.datasets import published as datasets
 
     screen = console()
-    data = datasets.load(name, directory, download=download)
+    data = datasets.load(name, directory, cohort=cohort or None, download=download)
     shape = " x ".join(str(size) for size in data.X.shape[1:])
     what = f"{len(data.X.columns)} columns" if data.schema else f"images of {shape}"
     screen.print(f"\n[bold]{datasets.about(name)['title']}[/bold]: {len(data):,} rows, {what}")
@@ -127,6 +132,8 @@ def show_dataset(
     if data.schema is not None:
         screen.print(_schema_table(data))
     screen.print(_split_table(data, seed))
+    if data.cohort is not None:
+        screen.print(_cohort_table(data, data.cohort))
     screen.print(f"Licence: {data.licence}. Cite: {data.citation}", markup=False)
 
 
@@ -136,7 +143,8 @@ def _table(*columns: str, title: str | None = None) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for column in columns:
-        table.add_column(column, justify="right" if column in ("rows", "share") else "left")
+        justify: Literal["left", "right"] = "right" if column in ("rows", "share") else "left"
+        table.add_column(column, justify=justify, no_wrap=column in ("name", "column"))
     return table
 
 
@@ -158,6 +166,17 @@ def _split_table(data: Dataset, seed: int) -> Table:
     parts = dict(zip(("train", "validation", "test"), data.split(seed), strict=True))
     table = _table("part", "rows", *(str(label) for label in data.classes), title=f"Split with seed {seed}")
     for name, part in (*parts.items(), ("all", data)):
-        counts = [f"{int((part.y == label).sum()):,}" for label in data.classes]
-        table.add_row(name, f"{len(part):,}", *counts)
+        table.add_row(name, f"{len(part):,}", *_counts(part))
     return table
+
+
+def _cohort_table(data: Dataset, cohort: NDArray[Any]) -> Table:
+    table = _table("cohort", "rows", *(str(label) for label in data.classes), title="Cohorts")
+    for number in sorted(set(cohort.tolist())):
+        part = data.take((cohort == number).nonzero()[0])
+        table.add_row(str(number), f"{len(part):,}", *_counts(part))
+    return table
+
+
+def _counts(data: Dataset) -> list[str]:
+    return [f"{int((data.y == label).sum()):,}" for label in data.classes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from avcg.errors import DataError, SettingError
 from avcg.schema.schema import Schema
 
 ReadFile = Callable[[str], bytes]
+Read = Callable[[ReadFile], tuple[Any, NDArray[Any]]]
 Label = str | int
 
 
@@ -33,6 +34,7 @@ class Dataset:
         citation: The publication to cite.
         licence: The licence under which the data are published.
         note: How the rows differ from the original files.
+        cohort: (N,) the cohort of each row, such as the year of a loan; None: the dataset has no cohorts.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Dataset:
     citation: str
     licence: str
     note: str
+    cohort: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -50,7 +53,7 @@ class Dataset:
     def take(self, rows: NDArray[np.intp]) -> Self:
         """The rows at the given positions, in that order."""
         X = self.X.iloc[rows] if isinstance(self.X, pd.DataFrame) else self.X[rows]
-        return replace(self, X=X, y=self.y[rows])
+        return replace(self, X=X, y=self.y[rows], cohort=None if self.cohort is None else self.cohort[rows])
 
     def split(self, seed: int = 0) -> tuple[Self, Self, Self]:
         """Train, validation and test as in the paper: 80/20, then 15 % of train for validation; stratified by label.
@@ -92,12 +95,14 @@ class Specification:
     Attributes:
         name: The name that `load` takes: that of the file.
         title: The full name of the dataset.
-        rows: Number of rows.
+        rows: Number of rows, those of all cohorts together.
         classes: All labels, in a fixed order.
         citation: The publication to cite.
         licence: The licence under which the data are published.
         note: How the rows differ from the original files.
-        read: From a function that returns the content of a source by its path, to the rows X and labels y.
+        read: From a function that returns the content of a source by its path, to the rows X and labels y. For a
+            dataset with cohorts, one such function for each cohort, by the year or other number that names the cohort,
+            in ascending order; every cohort has the same columns and dtypes.
         schema: From the rows to what each column is and what may change by default; None for images.
         sources: The published files; empty where ``included_in`` names a package.
         included_in: The installed package that holds the rows; None where they come from ``sources``.
@@ -110,7 +115,7 @@ class Specification:
     citation: str
     licence: str
     note: str
-    read: Callable[[ReadFile], tuple[Any, NDArray[Any]]]
+    read: Read | Mapping[int, Read]
     schema: Callable[[pd.DataFrame], Schema] | None
     sources: tuple[Source, ...] = ()
     included_in: str | None = None
@@ -120,6 +125,11 @@ class Specification:
         """What a row is."""
         return "images" if self.schema is None else "table"
 
+    @property
+    def cohorts(self) -> tuple[int, ...]:
+        """The cohorts, in ascending order; empty if the dataset has none."""
+        return tuple(self.read) if isinstance(self.read, Mapping) else ()
+
     def available(self, directory: str | Path | None = None) -> bool:
         """Whether all files are on this machine; they are neither fetched nor checked.
 
@@ -128,17 +138,70 @@ class Specification:
         """
         return all(fetch.find(source, directory) for source in self.sources)
 
-    def load(self, directory: str | Path | None = None, *, download: bool = True) -> Dataset:
+    def load(
+        self,
+        directory: str | Path | None = None,
+        *,
+        cohort: int | Iterable[int] | None = None,
+        download: bool = True,
+    ) -> Dataset:
         """Read the rows.
 
         Args:
             directory: Directory to look in first; None: ``$AVCG_DATA``, if set.
+            cohort: One cohort, or several; None: all rows. Only the files of these cohorts are needed.
             download: Whether missing files may be fetched from their original source.
 
         Raises:
+            DataError: If the dataset has no such cohort.
             DataFileError: If a file is missing and cannot be fetched, or is not the published one.
         """
+        chosen = self.select(cohort)
         sources = {source.path: source for source in self.sources}
-        X, y = self.read(lambda path: fetch.read(sources[path], directory, download))
+
+        def read_file(path: str) -> bytes:
+            return fetch.read(sources[path], directory, download)
+
+        cohorts: NDArray[np.int64] | None = None
+        if isinstance(self.read, Mapping):
+            parts = [self.read[number](read_file) for number in chosen]
+            X = pd.concat([rows for rows, _ in parts], ignore_index=True)
+            y = np.concatenate([labels for _, labels in parts])
+            cohorts = np.repeat(np.array(chosen, np.int64), [len(labels) for _, labels in parts])
+        else:
+            X, y = self.read(read_file)
         schema = None if self.schema is None else self.schema(X)
-        return Dataset(self.name, X, y, self.classes, schema, self.citation, self.licence, self.note)
+        return Dataset(self.name, X, y, self.classes, schema, self.citation, self.licence, self.note, cohorts)
+
+    def select(self, cohort: int | Iterable[int] | None) -> tuple[int, ...]:
+        """The cohorts that a call of `load` asks for, in the order given.
+
+        Args:
+            cohort: One cohort, or several; None: all of them.
+
+        Raises:
+            DataError: If the dataset has no such cohort.
+            SettingError: If the cohorts are not whole numbers, or are none, or one is given twice.
+        """
+        if cohort is None:
+            return self.cohorts
+        if not self.cohorts:
+            raise DataError(f"The dataset {self.name!r} has no cohorts. Leave out 'cohort'.")
+        wanted = tuple(cohort) if isinstance(cohort, Iterable) else (cohort,)
+        if not wanted or any(
+            isinstance(number, bool) or not isinstance(number, (int, np.integer)) for number in wanted
+        ):
+            raise SettingError(
+                f"The 'cohort' of {self.name!r} must be a whole number such as {self.cohorts[0]}, or several. Got"
+                f" {cohort!r} instead."
+            )
+        chosen = tuple(int(number) for number in wanted)
+        for number in chosen:
+            if number not in self.cohorts:
+                raise DataError(
+                    f"The dataset {self.name!r} has no cohort {number}. It has {len(self.cohorts)}, from"
+                    f" {self.cohorts[0]} to {self.cohorts[-1]}."
+                )
+        if len(set(chosen)) < len(chosen):
+            raise SettingError(f"The 'cohort' of {self.name!r} must name each cohort once. Got {cohort!r} instead.")
+        return chosen

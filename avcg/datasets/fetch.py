@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import lzma
 import os
+import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from avcg.console import Advance, progress
 from avcg.errors import DataFileError, MissingExtraError
+
+# How a stored file is decompressed, by what is added to its published name.
+_DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.decompress, ".gz": gzip.decompress, "": bytes}
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,8 @@ class Source:
 
     Attributes:
         path: Its path below the data directory.
-        sha256: SHA-256 of its content, in hexadecimal; of the decompressed content where the path ends in ``.bin``.
+        sha256: SHA-256 of its content, in hexadecimal. A file may be stored compressed once more, with ``.gz`` or
+            ``.xz`` added to its name; it is the decompressed content that is checked.
         url: The address that it is downloaded from.
         md5: MD5 of the archive at that address, in hexadecimal; None where the address is the file itself.
     """
@@ -47,9 +54,7 @@ def find(source: Source, directory: str | Path | None) -> Path | None:
         source: The file to look for.
         directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
     """
-    # A batch of CIFAR-10 may be stored recompressed; its content is checked all the same.
-    suffixes = (".xz", "") if source.path.endswith(".bin") else ("",)
-    candidates = (folder / f"{source.path}{suffix}" for folder in _directories(directory) for suffix in suffixes)
+    candidates = (folder / f"{source.path}{suffix}" for folder in _directories(directory) for suffix in _DECOMPRESS)
     return next((path for path in candidates if path.is_file()), None)
 
 
@@ -75,9 +80,8 @@ def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
         _download(source)
         path = cache_directory() / source.path
     try:
-        content = path.read_bytes()
-        content = lzma.decompress(content) if path.suffix == ".xz" else content
-    except (EOFError, lzma.LZMAError) as error:
+        content = _DECOMPRESS[path.name.removeprefix(Path(source.path).name)](path.read_bytes())
+    except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise DataFileError(
             f"The file {path} is damaged or truncated ({error}). Delete it and fetch it again."
         ) from error
@@ -115,8 +119,8 @@ def _download(source: Source) -> None:
     except Exception as error:  # whatever the network library raises, the remedy is the same
         raise DataFileError(
             f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
-            f" ({type(error).__name__}). Check the network, or fetch it by hand into a directory, keep its name, and"
-            " set AVCG_DATA to that directory."
+            f" ({type(error).__name__}). Check the network, or fetch it by hand, put it into a directory as"
+            f" {source.path}, and set AVCG_DATA to that directory."
         ) from None
     finally:
         log.setLevel(level)

@@ -8,7 +8,7 @@ that of the published one.
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -20,44 +20,55 @@ def names() -> tuple[str, ...]:
     """All datasets: those that need no file first, then tables, then images.
 
     >>> names()
-    ('breast_cancer', 'adult', 'heart', 'spambase', 'cifar10', 'mnist')
+    ('breast_cancer', 'adult', 'heart', 'sba', 'spambase', 'cifar10', 'mnist')
     """
     return tuple(_specifications())
 
 
-def about(name: str) -> Mapping[str, str | int]:
-    """Title, number of rows, kind (table or images), licence and citation, without loading anything.
+def about(name: str) -> Mapping[str, str | int | tuple[int, ...]]:
+    """Title, number of rows, kind (table or images), cohorts, licence and citation, without loading anything.
 
     >>> about("heart")["rows"], about("heart")["kind"]
     (297, 'table')
+    >>> about("sba")["cohorts"][0], about("heart")["cohorts"]
+    (1988, ())
     """
     dataset = specification(name)
     return {
         "title": dataset.title,
         "rows": dataset.rows,
         "kind": dataset.kind,
+        "cohorts": dataset.cohorts,
         "licence": dataset.licence,
         "citation": dataset.citation,
     }
 
 
-def load(name: str, directory: str | Path | None = None, *, download: bool = True) -> Dataset:
+def load(
+    name: str,
+    directory: str | Path | None = None,
+    *,
+    cohort: int | Iterable[int] | None = None,
+    download: bool = True,
+) -> Dataset:
     """A dataset by name.
 
     Args:
         name: One of `names`.
         directory: Directory to look for its files in first; None: ``$AVCG_DATA``, if set.
+        cohort: For a dataset with cohorts, such as the years of ``sba``: one of them, or several, such as
+            ``range(1997, 2005)``; the `Dataset` has the cohort of each row. None: all rows.
         download: Whether missing files may be fetched from their original source.
 
     Raises:
-        DataError: If there is no such dataset.
+        DataError: If there is no such dataset, or it has no such cohort.
         DataFileError: If a file is missing and cannot be fetched, or is not the published one.
 
     >>> data = load("breast_cancer")
     >>> data.X.shape, data.classes
     ((569, 30), ('malignant', 'benign'))
     """
-    return specification(name).load(directory, download=download)
+    return specification(name).load(directory, cohort=cohort, download=download)
 
 
 def available(name: str, directory: str | Path | None = None) -> bool:

@@ -24,8 +24,9 @@ def check_dataset(specification: Specification, dataset: Dataset | None = None) 
 
     The specification has a title, licence, citation and note, and for each file an address and a checksum of the right
     length. There are as many rows and labels as it says, and exactly its classes. A schema covers the columns, and a
-    space fitted with it gives every row back as it was. Splits share no row, lose none, keep the shares of the classes,
-    and depend on the seed alone.
+    space fitted with it gives every row back as it was. Every cohort has rows, and its own schema has the categories of
+    the whole, so that a model of one cohort reads the rows of another. Splits share no row, lose none, keep the
+    shares of the classes, and depend on the seed alone.
 
     Args:
         specification: The specification, such as `avcg.datasets` finds in its files.
@@ -40,6 +41,7 @@ def check_dataset(specification: Specification, dataset: Dataset | None = None) 
         with streams_untouched("reading"):
             dataset = specification.load(download=False)
     _check_rows(dataset, specification.rows)
+    _check_cohorts(specification, dataset)
     if isinstance(dataset.X, pd.DataFrame):
         _check_table(dataset)
     else:
@@ -82,6 +84,25 @@ def _check_rows(dataset: Dataset, rows: int) -> None:
     labels = set(dataset.y.tolist())
     assert labels <= set(dataset.classes), f"labels that are not listed as classes: {labels - set(dataset.classes)}"
     assert labels == set(dataset.classes), f"classes that no row has: {set(dataset.classes) - labels}"
+
+
+def _check_cohorts(specification: Specification, dataset: Dataset) -> None:
+    cohorts = specification.cohorts
+    if not cohorts:
+        assert dataset.cohort is None, "rows have cohorts, and the specification lists none"
+        return
+    assert list(cohorts) == sorted(cohorts), f"the cohorts are not in ascending order: {cohorts}"
+    assert dataset.cohort is not None, "the specification lists cohorts, and the rows have none"
+    assert len(dataset.cohort) == len(dataset), f"there are {len(dataset)} rows and {len(dataset.cohort)} cohorts"
+    present = set(dataset.cohort.tolist())
+    assert present == set(cohorts), f"cohorts that are not listed, or have no rows: {present ^ set(cohorts)}"
+    if specification.schema is None or dataset.schema is None:
+        return
+    whole = {feature.name: feature.categories for feature in dataset.schema.categorical}
+    for cohort in cohorts:
+        rows = dataset.X.iloc[np.flatnonzero(dataset.cohort == cohort)]
+        own = {feature.name: feature.categories for feature in specification.schema(rows).categorical}
+        assert own == whole, f"the schema of cohort {cohort} has other categories than that of all rows"
 
 
 def _check_table(dataset: Dataset) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from avcg import AVCG, Explainer, PointMass, Recipe, toys
+from avcg import AVCG, Explainer, PointMass, Recipe, datasets, toys
 from avcg.baselines.gradient import Schut
 from avcg.bench.methods import make_explainer
 from avcg.bench.paths import imported
@@ -349,3 +349,38 @@ class TestOwnTables:
         with pytest.raises(DataError) as error:
             read(self.protocol()).source("loans").load(folder)
         assert reason in str(error.value)
+
+
+class TestCohorts:
+    def test_of_a_published_dataset(self, read):
+        tables = '["breast_cancer", {name = "sba", cohort = 2004}, {name = "sba", cohort = [2005, 2006]}]'
+        protocol = read(text().replace('["breast_cancer"]', tables))
+        assert protocol.dataset_names == ("breast_cancer", "sba 2004", "sba 2005 2006")
+        assert [protocol.source(name).cohorts for name in protocol.dataset_names] == [(), (2004,), (2005, 2006)]
+        assert [source.fingerprint(protocol.folder) for source in protocol.datasets] == [
+            None, ["2004"], ["2005", "2006"],
+        ]  # fmt: skip
+
+    def test_their_rows_are_loaded(self, read):
+        if not datasets.available("sba"):
+            pytest.skip("the files of sba are not at hand; set AVCG_DATA to their directory")
+        protocol = read(text().replace('"breast_cancer"', '{name = "sba", cohort = [1988, 2012]}'))
+        data = protocol.source("sba 1988 2012").load(protocol.folder)
+        assert len(data) == 1_408 + 3_103
+
+    @pytest.mark.parametrize(
+        ("table", "error", "reason"),
+        [
+            ('{name = "sba", cohort = 2013}', DataError, "no cohort 2013. It has 25"),
+            ('{name = "sba", cohort = "2004"}', SettingError, "must be a whole number such as 1988"),
+            ('{name = "heart", cohort = 2004}', DataError, "'heart' has no cohorts"),
+            ('{name = "sbaa", cohort = 2004}', DataError, "no dataset 'sbaa'. Did you mean 'sba'"),
+            ('{nam = "sba", cohort = 2004}', SettingError, "unknown key 'nam'. Did you mean 'name'"),
+            ("{cohort = 2004}", SettingError, "must have a text under 'name'. Got None"),
+            ('{name = "sba", cohort = 2004}, {name = "sba", cohort = 2004}', SettingError, "two datasets called"),
+        ],
+    )
+    def test_what_is_wrong_is_said(self, read, table, error, reason):
+        with pytest.raises(error) as found:
+            read(text().replace('"breast_cancer"', table))
+        assert reason in str(found.value)

@@ -54,9 +54,23 @@ def test_data_show_of_images(tmp_path):
     assert "images of 28 x 28" in run("data", "show", "mnist").output
 
 
+def test_data_show_of_one_year():
+    if not datasets.available("sba"):
+        pytest.skip("the files of sba are not at hand; set AVCG_DATA to their directory")
+    result = run("data", "show", "sba", "--cohort", "2004", "--cohort", "2012")
+    assert result.exit_code == 0
+    assert "43,415 rows" in result.output
+    assert [line.split()[:3] for line in result.output.splitlines() if line.split()[:1] in (["2004"], ["2012"])] == [
+        ["2004", "40,312", "12,306"],
+        ["2012", "3,103", "313"],
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (["data", "show", "sba", "--cohort", "2013"], "no cohort 2013. It has 25, from 1988 to 2012"),
+        (["data", "show", "heart", "--cohort", "2013"], "'heart' has no cohorts. Leave out 'cohort'"),
         (["data", "show", "adlut"], "Did you mean 'adult'"),
         (["data", "show", "spambase", "--no-download", "--dir", "nowhere"], "spambase.data was not found in nowhere"),
     ],

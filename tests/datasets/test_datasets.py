@@ -9,9 +9,10 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from avcg import Categorical, datasets
+from avcg import Categorical, TabularSpace, datasets
 from avcg.datasets import fetch as files
 from avcg.datasets import mnist
 from avcg.datasets.published import specification
@@ -22,6 +23,7 @@ COUNTS = {
     "breast_cancer": {"malignant": 212, "benign": 357},
     "adult": {"<=50K": 24_720 + 12_435, ">50K": 7_841 + 3_846},
     "heart": {"healthy": 160, "disease": 137},
+    "sba": {"charged off": 150_485, "paid in full": 364_365},
     "spambase": {"ham": 2_788, "spam": 1_813},
     "mnist": dict(enumerate([6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958])),
     "cifar10": dict.fromkeys(
@@ -32,6 +34,7 @@ SHAPES = {
     "breast_cancer": (569, 30),
     "adult": (48_842, 14),
     "heart": (297, 13),
+    "sba": (514_850, 11),
     "spambase": (4_601, 57),
     "mnist": (70_000, 28, 28),
     "cifar10": (60_000, 32, 32, 3),
@@ -66,7 +69,9 @@ def test_every_file_is_the_published_one(load, name):
     load(name)
     for source in specification(name).sources:
         path = files.find(source, None)
-        content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+        content = path.read_bytes()
+        if path.name != Path(source.path).name:  # stored compressed once more
+            content = {".xz": lzma.decompress, ".gz": gzip.decompress}[path.suffix](content)
         assert hashlib.sha256(content).hexdigest() == source.sha256
 
 
@@ -108,6 +113,79 @@ def test_spambase_columns(load):
     ]  # fmt: skip
     assert int(data.X.assign(y=data.y).duplicated().sum()) == 391
     assert not any(isinstance(feature, Categorical) for feature in data.schema.features)
+
+
+# Rows and charged-off loans of each year of approval.
+LOANS = {
+    1988: (1_408, 937), 1989: (6_979, 863), 1990: (7_684, 663), 1991: (8_069, 443),
+    1992: (10_675, 450), 1993: (11_957, 434), 1994: (16_230, 696), 1995: (23_358, 1_296),
+    1996: (20_813, 1_646), 1997: (19_924, 2_247), 1998: (19_568, 2_970), 1999: (20_578, 3_694),
+    2000: (20_654, 4_266), 2001: (20_889, 4_450), 2002: (24_834, 5_187), 2003: (33_173, 8_425),
+    2004: (40_312, 12_306), 2005: (48_329, 19_479), 2006: (51_124, 26_517), 2007: (51_025, 30_603),
+    2008: (27_332, 15_924), 2009: (11_009, 3_644), 2010: (9_237, 2_122), 2011: (6_586, 910),
+    2012: (3_103, 313),
+}  # fmt: skip
+
+
+class TestSba:
+    def test_each_year(self, load):
+        data = load("sba")
+        years = {}
+        for year in specification("sba").cohorts:
+            own = data.y[data.cohort == year]
+            years[year] = (len(own), int((own == "charged off").sum()))
+        assert years == LOANS
+        assert sorted(data.cohort) == data.cohort.tolist()
+
+    def test_one_year_is_a_part_of_all(self, load):
+        whole, year = load("sba"), datasets.load("sba", cohort=2004, download=False)
+        own = whole.take(np.flatnonzero(whole.cohort == 2004))
+        pd.testing.assert_frame_equal(year.X, own.X.reset_index(drop=True))
+        assert (year.y == own.y).all()
+        assert set(year.cohort) == set(own.cohort) == {2004}
+        assert year.split(seed=1)[2].cohort.tolist() == [2004] * 8063
+
+    def test_what_may_change(self, load):
+        schema = load("sba").schema
+        assert {name for name in schema if schema[name].change == "none"} == {
+            "State", "Sector_Points", "NewExist", "UrbanRural", "guaranteed_share",
+        }  # fmt: skip
+        assert all(feature.change == "none" or feature.allowed == ("no",) for feature in schema.categorical)
+        assert not {"DisbursementGross", "SBA_Appv", "Approve", "year"} & set(schema)
+
+    def test_amounts_are_the_published_dollars(self, load):
+        data, path = load("sba"), files.find(specification("sba").sources[16], None)
+        published = pd.read_csv(path)
+        own = data.X[data.cohort == 2004].reset_index(drop=True)
+        np.testing.assert_allclose(own["GrAppv"], np.exp(published["GrAppv"]), rtol=1e-12)
+        guaranteed = own["GrAppv"] * own["guaranteed_share"]
+        assert (np.abs(guaranteed - np.exp(published["SBA_Appv"])) <= 0.00005 * own["GrAppv"] + 1e-6).all()
+        assert own["GrAppv"].dtype == np.int64
+
+    def test_undefined_codes_are_unknown(self, load):
+        X = load("sba").X
+        counts = {name: int((X[name] == "unknown").sum()) for name in ("NewExist", "UrbanRural", "LowDoc")}
+        assert counts == {"NewExist": 525, "UrbanRural": 163_393, "LowDoc": 727 + 445 + 420 + 334 + 52}
+        assert int((X["Sector_Points"] == "unknown").sum()) == 100_255
+
+    def test_a_model_of_one_year_reads_another(self, load):
+        load("sba")
+        early, late = (datasets.load("sba", cohort=year, download=False) for year in (1988, 2012))
+        codes = TabularSpace.fit(early.schema, early.X).encode(late.X)
+        assert codes.shape[0] == 3_103
+        assert bool(codes.isfinite().all())
+
+    def test_only_the_files_of_the_chosen_years_are_needed(self, load, tmp_path, monkeypatch):
+        load("sba")
+        path = files.find(specification("sba").sources[0], None)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        monkeypatch.delenv("AVCG_DATA", raising=False)
+        (tmp_path / "sba").mkdir()
+        (tmp_path / "sba" / path.name).write_bytes(path.read_bytes())
+        assert not datasets.available("sba", tmp_path)
+        assert len(datasets.load("sba", tmp_path, cohort=1988, download=False)) == 1_408
+        with pytest.raises(DataFileError, match=r"sba/1989.csv was not found in .*Put it there, set AVCG_DATA"):
+            datasets.load("sba", tmp_path, cohort=[1988, 1989], download=False)
 
 
 def test_mnist_starts_as_everybody_knows(load):
@@ -177,6 +255,18 @@ class TestFiles:
             (tmp_path / "toy.csv").write_bytes(content)
             with pytest.raises(DataFileError, match=r"toy.csv is not the published one: its SHA-256.*Delete it"):
                 files.read(SOURCE, tmp_path, download=False)
+
+    @pytest.mark.parametrize(("suffix", "compress"), [("", bytes), (".gz", gzip.compress), (".xz", lzma.compress)])
+    def test_a_file_may_be_stored_compressed(self, tmp_path, cache, suffix, compress):
+        (tmp_path / f"toy.csv{suffix}").write_bytes(compress(CONTENT))
+        assert files.read(SOURCE, tmp_path, download=False) == CONTENT
+
+    @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+    @pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda _: b"no archive", lambda _: b""])
+    def test_a_damaged_compressed_file_is_refused(self, tmp_path, cache, suffix, compress, damage):
+        (tmp_path / f"toy.csv{suffix}").write_bytes(damage(compress(CONTENT * 1000)))
+        with pytest.raises(DataFileError, match=rf"toy.csv{suffix} is (damaged or truncated|not the published one)"):
+            files.read(SOURCE, tmp_path, download=False)
 
     def test_a_truncated_archive_is_refused(self, tmp_path, cache):
         whole = lzma.compress(CONTENT * 1000)

@@ -11,9 +11,11 @@ import pytest
 
 from avcg import Schema, datasets
 from avcg.datasets import Source, Specification
+from avcg.errors import DataError, SettingError
 from avcg.testing import check_dataset
 
 ROWS = pd.DataFrame({"size": np.linspace(0, 1, 60), "color": ["red", "blue", "green"] * 20})
+COLORS = {"color": pd.CategoricalDtype(["blue", "green", "red"])}
 SOURCE = Source("coins.csv", "0" * 64, "https://example.org/coins.csv")
 
 
@@ -35,6 +37,24 @@ def other_labels(labels):
 
 def other_rows(X):
     return {"read": lambda _: (X, coins().read(None)[1])}
+
+
+def yearly(*ends):
+    """The sixty rows in cohorts from 1999 on, which end before these positions."""
+
+    def cohort(start, end):
+        return lambda _: (ROWS[start:end].astype(COLORS), coins().read(None)[1][start:end])
+
+    return {1999 + i: cohort(start, end) for i, (start, end) in enumerate(zip((0, *ends), (*ends, 60), strict=True))}
+
+
+class Forgetful(Specification):
+    """A specification whose rows have other cohorts than it lists."""
+
+    def load(self, directory=None, **settings):
+        rows = super().load(directory, **settings)
+        kept = {"forgotten": None, "cut": rows.cohort[1:], "moved": rows.cohort + 1}
+        return replace(rows, cohort=kept[self.note])
 
 
 def draws_from_the_global_stream(_):
@@ -75,6 +95,14 @@ BROKEN = {
     "a table without a schema": ({"schema": None}, "a table needs a schema"),
     "images of floats": ({**other_rows(np.zeros((60, 4, 4))), "schema": None}, "have dtype float64"),
     "channels first": ({**other_rows(np.zeros((60, 3, 4, 4), np.uint8)), "schema": None}, "have shape"),
+    "cohorts in disorder": (
+        {"read": dict(reversed(yearly(20, 40).items()))}, r"not in ascending order: \(2001, 2000, 1999\)"
+    ),
+    "a cohort without rows": ({"read": yearly(20, 20)}, r"not listed, or have no rows: \{2000\}"),
+    "categories of one cohort": (
+        {"read": yearly(1), "schema": lambda X: Schema.infer(X.assign(color=X["color"].astype(str)))},
+        "the schema of cohort 1999 has other categories",
+    ),
     "the global stream": ({"read": draws_from_the_global_stream}, "reading touched the global stream of numpy"),
 }  # fmt: skip
 
@@ -83,6 +111,70 @@ def test_what_keeps_the_contract_passes():
     check_dataset(coins())
     images = np.random.default_rng(0).integers(0, 255, (60, 4, 4, 3), np.uint8)
     check_dataset(coins(**other_rows(images), schema=None))
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("forgotten", "and the rows have none"),
+        ("cut", "60 rows and 59 cohorts"),
+        ("moved", "cohorts that are not listed"),
+    ],
+)
+def test_cohorts_of_rows_that_are_not_those_listed_are_named(fault, message):
+    with pytest.raises(AssertionError, match=message):
+        check_dataset(Forgetful(**vars(coins(read=yearly(20), note=fault))))
+
+
+def test_cohorts_of_rows_that_are_not_listed_at_all():
+    with pytest.raises(AssertionError, match="the specification lists none"):
+        check_dataset(coins(), replace(coins().load(), cohort=np.zeros(60, np.int64)))
+
+
+class TestCohorts:
+    coins = staticmethod(lambda: coins(read=yearly(20, 40)))
+
+    def test_they_keep_the_contract(self):
+        check_dataset(self.coins())
+        assert self.coins().cohorts == (1999, 2000, 2001)
+        assert coins().cohorts == ()
+
+    @pytest.mark.parametrize(
+        ("cohort", "years"),
+        [(2000, [2000]), (np.int64(2000), [2000]), ([2001, 1999], [2001, 1999]), (range(1999, 2001), [1999, 2000]),
+         (None, [1999, 2000, 2001])],
+    )  # fmt: skip
+    def test_one_several_or_all(self, cohort, years):
+        data = self.coins().load(cohort=cohort)
+        assert data.cohort.tolist() == [year for year in years for _ in range(20)]
+        expected = [ROWS["size"][20 * (year - 1999) : 20 * (year - 1998)].tolist() for year in years]
+        assert data.X["size"].tolist() == [size for part in expected for size in part]
+        assert data.X.index.tolist() == list(range(20 * len(years)))
+        assert data.X["color"].dtype == COLORS["color"]
+
+    def test_rows_keep_theirs(self):
+        assert self.coins().load().take(np.array([59, 0, 20])).cohort.tolist() == [2001, 1999, 2000]
+        assert coins().load().take(np.array([0])).cohort is None
+
+    @pytest.mark.parametrize(
+        ("cohort", "error", "message"),
+        [
+            (2002, DataError, "'coins' has no cohort 2002. It has 3, from 1999 to 2001"),
+            ([1999, 1], DataError, "no cohort 1. It has 3"),
+            ("1999", SettingError, "must be a whole number such as 1999, or several. Got '1999'"),
+            (1999.0, SettingError, "Got 1999.0 instead"),
+            (True, SettingError, "Got True instead"),
+            ([], SettingError, r"Got \[\] instead"),
+            ([1999, 1999], SettingError, "must name each cohort once"),
+        ],
+    )
+    def test_what_there_is_not(self, cohort, error, message):
+        with pytest.raises(error, match=message):
+            self.coins().load(cohort=cohort)
+
+    def test_of_a_dataset_without(self):
+        with pytest.raises(DataError, match=r"The dataset 'breast_cancer' has no cohorts. Leave out 'cohort'"):
+            datasets.load("breast_cancer", cohort=1999)
 
 
 @pytest.mark.parametrize("case", BROKEN)
