@@ -100,7 +100,7 @@ BAD = {
     ),
     "laplace of everything in full": (
         lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y, parameters="all"),
-        "Over all parameters Laplace is 'diag'",
+        "parameters='all' needs structure='diag'. Got structure='full'",
     ),
     "a prior without width": (
         lambda toy, model: avcg.MeanFieldVI.fit(model, toy.X, toy.y, prior_std=0),

@@ -362,7 +362,7 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
             np.testing.assert_allclose(seen.log_probs(codes).exp()[[0, 2]], expected, atol=1e-6)
             assert torch.equal(seen.log_probs(codes)[1], flat.log_probs(codes)[0])
             assert not np.allclose(group.probabilities(codes)[[0, 2]], expected, atol=0.1), "the other one is unbound"
-            with pytest.raises(DataError, match=r"about 120 rows. Got codes of 3"):
+            with pytest.raises(DataError, match=r"belong to the 120 bound rows. Got codes of 3 rows"):
                 seen.log_probs(codes[:3])
 
     @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.3, 0.4, 0.6, 0.7])

@@ -112,26 +112,26 @@ WRONG = {
         SettingError,
         r"speaks of the classes 0, 1, which are not among 'no', 'yes'. To call.*BlackBox\(model.predict_proba",
     ),
-    "given: none": (lambda: from_models([], NUMBERS), SettingError, "must be at least one. Got none"),
+    "given: none": (lambda: from_models([], NUMBERS), SettingError, "must contain at least one model. Got none"),
     "given: a schema and a space": (
         lambda: from_models([tree_of_numbers()], NUMBERS, schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)),
         SettingError,
-        "Give the one or the other",
+        "Pass either 'schema' or 'space' to from_models, not both",
     ),
     "given: other classes": (
         lambda: from_models([tree_of_numbers(), BlackBox(income_rule, NUMBERS, classes=["no", "yes"])], NUMBERS),
         SettingError,
-        r"must speak of the same classes. Got \[0, 1\], \['no', 'yes'\]",
+        r"must have the same classes. Got \[0, 1\], \['no', 'yes'\]",
     ),
     "given: classes unknown": (
         lambda: from_models([income_rule], NUMBERS), SettingError,
-        r"function does not say its classes. Fit it, or wrap it"
+        r"function has no classes_. Fit it, or wrap it"
     ),
-    "nothing asked": (lambda: BlackBoxPredictors([]), SettingError, "at least one model to ask"),
+    "no black box": (lambda: BlackBoxPredictors([]), SettingError, "BlackBoxPredictors needs at least one model. Got none"),
     "other rows than seen": (
         lambda: BlackBoxPredictors([box()()]).bind_rows(NUMBERS.head(3)).log_probs(torch.zeros(4, 2)),
         DataError,
-        "to be asked about 3 rows. Got codes of 4",
+        "belong to the 3 bound rows. Got codes of 4 rows",
     ),
     "a row in a dictionary": (
         lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).generate(NUMBERS.iloc[0].to_dict()),
