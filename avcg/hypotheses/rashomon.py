@@ -56,8 +56,7 @@ def rashomon_set(
 ) -> RashomonSet:
     """The candidates whose validation loss is within epsilon of a reference loss.
 
-    Choose epsilon by the scale of the loss: on a binary task a coin flip has a cross-entropy of ln 2 = 0.69, so ε = 0.8
-    excludes almost nothing.
+    Mind the scale: on a binary task a coin flip has a cross-entropy of ln 2 = 0.69, so ε = 0.8 excludes almost nothing.
 
     Args:
         candidates: A distribution to draw from, or hypotheses that are already drawn.
@@ -84,13 +83,10 @@ def rashomon_set(
     _check_finite(losses)
     reference_loss, description = _reference_loss(candidates, losses, x, labels, loss, reference)
     kept = torch.nonzero(losses <= reference_loss + epsilon).flatten()
-    rule = f"{loss} <= {reference_loss:.4f} ({description}) + {epsilon:g}"
-    lowest = float(losses.min())
+    rule, lowest = f"{loss} <= {reference_loss:.4f} ({description}) + {epsilon:g}", float(losses.min())
     if not len(kept):
         if on_empty == "raise":
-            raise SettingError(
-                f"No candidate qualifies: {rule}. The best candidate has {lowest:.4f}. Increase epsilon."
-            )
+            raise SettingError(f"No candidate qualifies: {rule}. The best has {lowest:.4f}. Increase epsilon.")
         kept, rule = losses.argmin()[None], f"{rule}; none qualified, so the best ({lowest:.4f}) was kept"
         warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
     members = drawn.subset(kept)
