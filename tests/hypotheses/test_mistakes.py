@@ -68,7 +68,7 @@ BAD = {
     ),
     "labels that are none of the classes": (
         lambda toy, model: avcg.Laplace.fit(model, toy.X, np.where(toy.y == 1, "yes", "no")),
-        "labels 'no', 'yes' are none of the model's classes: 0, 1",
+        "must be among the model's classes, 0, 1. Got 'no', 'yes'",
     ),
     "an estimator without predict_proba": (
         lambda toy, model: avcg.retrains(__import__("sklearn.svm").svm.LinearSVC(), toy.X, toy.y, 3),

@@ -295,9 +295,9 @@ class TestOnnx:
             BlackBox(tmp_path / "absent.onnx", frame)
         damaged = tmp_path / "damaged.onnx"
         damaged.write_bytes(path.read_bytes()[:200])
-        with pytest.raises(DataError, match=r"damaged.onnx is no ONNX model that can be run"):
+        with pytest.raises(DataError, match=r"damaged.onnx is not an ONNX model that can be run"):
             BlackBox(damaged, frame)
-        with pytest.raises(DataError, match=r"reads 'months', which is no column. There are 'income', 'age'"):
+        with pytest.raises(DataError, match=r"reads 'months', which is not a column of X. There are 'income', 'age'"):
             BlackBox(path, frame.rename(columns={"months": "age"}))
         with pytest.raises(DataError, match=r"mixed-True.onnx failed on 2 rows: .*could not convert"):
             BlackBox(path, frame.assign(income="much"))
