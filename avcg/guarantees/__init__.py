@@ -1,4 +1,4 @@
-"""How sure an answer is: the paper's bounds, and the certificate from held-out models."""
+"""Guarantees about the validity of answers: the bounds of the paper, and certificates from held-out hypotheses."""
 
 from avcg.guarantees.bounds import (
     cantelli,

@@ -1,4 +1,4 @@
-"""The bounds of the paper and the exact binomial one, as functions of numbers."""
+"""The bounds of the paper and the Clopper-Pearson bound, as functions of numbers."""
 
 from __future__ import annotations
 
@@ -14,99 +14,117 @@ Floats = NDArray[np.float64]
 
 
 def markov(mean: ArrayLike, gamma: ArrayLike = 0.5) -> Floats:
-    """Proposition 1: P(f(x') >= gamma) >= 1 - (1 - E f(x')) / (1 - gamma).
+    """Markov bound of Proposition 1: P(f(x') >= gamma) >= 1 - (1 - E f(x')) / (1 - gamma).
 
-    Assumes that the next model is drawn from the distribution whose mean this is, and nothing else.
+    The only assumption is that the next model is drawn from the distribution that has this mean.
 
     Args:
-        mean: Of the target's probability over hypotheses.
-        gamma: The probability that counts as valid, in (0, 1).
+        mean: Mean of the target's probability over hypotheses, in [0, 1].
+        gamma: Probability of the target from which an answer is valid, in (0, 1).
 
     >>> round(float(markov(0.95)), 6)
     0.9
     """
-    values, line = _share(mean, "mean"), np.asarray(gamma, np.float64)
-    if not ((line > 0) & (line < 1)).all():
+    means, thresholds = _check_mean(mean), np.asarray(gamma, np.float64)
+    if not ((thresholds > 0) & (thresholds < 1)).all():
         raise SettingError(f"The 'gamma' of markov must be in (0, 1). Got {gamma!r} instead.")
-    return _clip(1.0 - (1.0 - values) / (1.0 - line))
+    return _clip(1.0 - (1.0 - means) / (1.0 - thresholds))
 
 
 def chebyshev(variance: ArrayLike, beta: ArrayLike) -> Floats:
-    """Corollary 1: P(f(x') > E f(x') - beta) >= 1 - variance / beta².
+    """Chebyshev bound of Corollary 1: P(f(x') > E f(x') - beta) >= 1 - variance / beta².
 
-    Assumes that the next model is drawn from the distribution whose variance this is.
+    The only assumption is that the next model is drawn from the distribution that has this variance.
 
     Args:
-        variance: Of the target's probability over hypotheses.
-        beta: How far below its mean the probability may fall; no promise where it is not positive.
+        variance: Variance of the target's probability over hypotheses, >= 0.
+        beta: Largest fall of the probability below its mean. Where it is not positive, the bound is 0.
 
     >>> round(float(chebyshev(0.002, 0.45)), 4)  # the paper's example: mean 0.95, still above 0.5
     0.9901
     """
-    squared, room = _variance(variance), np.asarray(beta, np.float64)
+    variances, falls = _check_variance(variance), np.asarray(beta, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(room > 0, _clip(1.0 - squared / np.square(room)), 0.0)
+        return np.where(falls > 0, _clip(1.0 - variances / np.square(falls)), 0.0)
 
 
 def cantelli(variance: ArrayLike, beta: ArrayLike) -> Floats:
-    """The one-sided form of Corollary 1, never below it: 1 - variance / (variance + beta²).
+    """Cantelli bound, the one-sided form of Corollary 1: 1 - variance / (variance + beta²).
+
+    It is never smaller than the Chebyshev bound.
+
+    Args:
+        variance: Variance of the target's probability over hypotheses, >= 0.
+        beta: Largest fall of the probability below its mean. Where it is not positive, the bound is 0.
 
     >>> round(float(cantelli(0.002, 0.45)), 4)
     0.9902
     """
-    squared, room = _variance(variance), np.asarray(beta, np.float64)
+    variances, falls = _check_variance(variance), np.asarray(beta, np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(room > 0, _clip(np.square(room) / (squared + np.square(room))), 0.0)
+        return np.where(falls > 0, _clip(np.square(falls) / (variances + np.square(falls))), 0.0)
 
 
 def clopper_pearson(agreeing: ArrayLike, n: int, confidence: float = 0.95) -> Floats:
-    """Lower confidence bound on the share of all models that agree, from n fresh ones of which some did.
+    """Clopper-Pearson lower confidence bound on the share of all models that agree, from a sample of n hypotheses.
 
-    Exact for every n: over repeated draws it lies above the true share at most 1 - confidence of the time. Assumes that
-    the n hypotheses are independent draws that neither training nor selection has seen.
+    The bound is exact for every n: over repeated samples it exceeds the true share with probability at most
+    1 - confidence. It assumes that the n hypotheses are independent draws, used neither for training nor for selection.
 
     Args:
-        agreeing: How many of the n agree.
-        n: Hypotheses asked.
-        confidence: In (0, 1).
+        agreeing: Number of hypotheses that agree, 0 to n.
+        n: Number of hypotheses, >= 1.
+        confidence: Confidence of the bound, in (0, 1).
 
-    >>> round(float(clopper_pearson(10, 10)), 2)  # ten of ten prove no more than this
+    >>> round(float(clopper_pearson(10, 10)), 2)  # ten of ten hypotheses agree
     0.74
     """
     counts = np.asarray(agreeing, np.float64)
     if isinstance(n, bool) or n < 1 or (counts < 0).any() or (counts > n).any():
-        raise SettingError(f"There must be 0 to n agreeing of n >= 1 hypotheses. Got n = {n!r} and {agreeing!r}.")
+        raise SettingError(
+            f"There must be 0 to n agreeing of n >= 1 hypotheses. Got n = {n!r} and {agreeing!r} agreeing."
+        )
     _check_confidence(confidence)
     return np.where(counts > 0, betaincinv(np.maximum(counts, 1), n - counts + 1, 1.0 - confidence), 0.0)
 
 
 def stability_bound(log_prob_bound: float, divergence: float) -> float:
-    """Theorem 1: objectives under two hypothesis distributions differ by at most sqrt(2) M sqrt(KL).
+    """Stability bound of Theorem 1: objectives under two distributions differ by at most sqrt(2) M sqrt(KL).
 
-    Assumes |log P(y' | x')| <= M for all hypotheses of both; without clamped log-probabilities there is no such M.
+    It assumes |log P(y' | x')| <= M for all hypotheses of both distributions. Such an M exists only if
+    log-probabilities are clamped.
 
     Args:
-        log_prob_bound: M.
-        divergence: KL divergence of the one from the other, in nats.
+        log_prob_bound: Bound M on the absolute log-probabilities, > 0.
+        divergence: KL divergence between the two distributions, in nats, >= 0.
 
     >>> round(stability_bound(10.0, 0.02), 3)
     2.0
     """
     if not (log_prob_bound > 0 and divergence >= 0):
-        raise SettingError(f"M must be > 0 and the divergence >= 0. Got {log_prob_bound!r} and {divergence!r}.")
+        raise SettingError(
+            f"The 'log_prob_bound' must be > 0 and the 'divergence' >= 0. Got {log_prob_bound!r} and {divergence!r}."
+        )
     return float(np.sqrt(2.0) * log_prob_bound * np.sqrt(divergence))
 
 
 def stability_bound_of_subset(log_prob_bound: float, kept: int, n: int) -> float:
-    """The same for K of N equally likely hypotheses, exactly: 2 M (1 - K / N), their total variation.
+    """Stability bound for a subset of K of N equally likely hypotheses: 2 M (1 - K / N), by total variation.
 
-    Never above `stability_bound` at the divergence log(N / K), which only loosens it.
+    It never exceeds `stability_bound` at the divergence log(N / K) of the subset from the whole set.
+
+    Args:
+        log_prob_bound: Bound M on the absolute log-probabilities, > 0.
+        kept: Number K of hypotheses in the subset, 1 to n.
+        n: Number N of all hypotheses.
 
     >>> stability_bound_of_subset(10.0, 45, 50)
     2.0
     """
     if not (log_prob_bound > 0 and 1 <= kept <= n):
-        raise SettingError(f"M must be > 0 and 1 <= kept <= n. Got {log_prob_bound!r}, {kept!r} and {n!r}.")
+        raise SettingError(
+            f"The 'log_prob_bound' must be > 0 and 1 <= kept <= n. Got {log_prob_bound!r}, {kept!r} and {n!r}."
+        )
     return 2.0 * log_prob_bound * (n - kept) / n
 
 
@@ -115,14 +133,14 @@ def _check_confidence(confidence: float) -> None:
         raise SettingError(f"The 'confidence' must be in (0, 1). Got {confidence!r} instead.")
 
 
-def _share(value: ArrayLike, what: str) -> Floats:
+def _check_mean(value: ArrayLike) -> Floats:
     values = np.asarray(value, np.float64)
     if not ((values >= 0) & (values <= 1)).all():
-        raise SettingError(f"The {what} of probabilities must be in [0, 1]. Got {value!r} instead.")
+        raise SettingError(f"The mean of probabilities must be in [0, 1]. Got {value!r} instead.")
     return values
 
 
-def _variance(value: ArrayLike) -> Floats:
+def _check_variance(value: ArrayLike) -> Floats:
     values = np.asarray(value, np.float64)
     if not (values >= 0).all():
         raise SettingError(f"A variance must be >= 0. Got {value!r} instead.")

@@ -1,8 +1,8 @@
-"""How sure is it that an answer stays valid under a model nobody has seen yet? Each bound states what it assumes.
+"""Certificates: bounds on the probability that an answer stays valid under the next model. Each states its assumption.
 
-The paper's bounds (Markov, Chebyshev, and Chebyshev's one-sided form by Cantelli) take mean and variance of the
-target's probability as known. `clopper_pearson` does not: it counts how many of n fresh hypotheses agree, and holds for
-any n. All take numpy arrays or numbers and return values in [0, 1].
+The bounds of the paper (Markov, Chebyshev, and Cantelli's one-sided form of it) need the true mean and variance of the
+target's probability. `clopper_pearson` does not: it uses the number of n held-out hypotheses that agree, and holds for
+any n.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from avcg.guarantees.bounds import Floats, _check_confidence, cantelli, clopper_
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.decision import DecisionRule, of_target
 
-# Answers times hypotheses that are asked at once.
+# Largest number of answers times hypotheses evaluated at once.
 _ASKED = 2**24
 
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """What n fresh hypotheses say about each answer.
+    """The agreement of n held-out hypotheses with each answer, and bounds on that of the next model.
 
     Attributes:
-        n: Hypotheses asked.
-        agreeing: (N,) how many give the target.
-        lower_bound: (N,) on the share of all models that would, at ``confidence`` (Clopper-Pearson).
-        confidence: Of that bound, for each answer by itself.
-        mean: (N,) of the target's probability.
-        variance: (N,) of the same.
-        markov: (N,) Proposition 1 with these for the true mean.
-        cantelli: (N,) Corollary 1, one-sided, with these for the true mean and variance.
+        n: Number of hypotheses.
+        agreeing: (N,) number of hypotheses that decide for the target.
+        lower_bound: (N,) lower confidence bound on the share of all models that decide for it (Clopper-Pearson).
+        confidence: Confidence of that bound, for each answer separately.
+        mean: (N,) sample mean of the target's probability.
+        variance: (N,) sample variance of the target's probability.
+        markov: (N,) bound of Proposition 1, with the sample mean in place of the true one.
+        cantelli: (N,) one-sided bound of Corollary 1, with the sample mean and variance in place of the true ones.
     """
 
     n: int
@@ -50,28 +50,28 @@ class Certificate:
     cantelli: Floats
 
     ASSUMPTION = (
-        "The next model is drawn like the hypotheses asked, which are independent draws that neither the answer nor the"
-        " generator has seen. lower_bound holds for every n; markov and cantelli take the sample's mean and variance"
-        " for the true ones."
+        "The next model is drawn like the held-out hypotheses, which are independent draws that neither the answer nor"
+        " the generator has seen. lower_bound holds for every n; markov and cantelli take the sample's mean and"
+        " variance for the true ones."
     )
 
     @property
     def share(self) -> Floats:
-        """(N,) the observed share that agrees: what a promise of survival is judged by."""
+        """(N,) share of the hypotheses that agree, which a promised survival is compared with."""
         return self.agreeing / self.n
 
     def take(self, answers: NDArray[np.intp]) -> Certificate:
-        """What was said of some answers, in the order given.
+        """The certificate of some of the answers, in the order given.
 
         Args:
-            answers: Their positions.
+            answers: Positions of the answers.
         """
         parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
         some = {name: part[answers] for name, part in parts.items() if isinstance(part, np.ndarray)}
         return Certificate(**parts | some)
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
-        """One row per answer."""
+        """The certificate as a frame with one row per answer."""
         names = ("share", "lower_bound", "mean", "variance", "markov", "cantelli")
         return pd.DataFrame({name: getattr(self, name) for name in names}, index=index)
 
@@ -79,14 +79,15 @@ class Certificate:
 def certify(
     hypotheses: Predictors, x: Tensor, target: Tensor, *, confidence: float = 0.95, threshold: float | None = None
 ) -> Certificate:
-    """Ask held-out hypotheses about encoded answers.
+    """Certify encoded answers with held-out hypotheses.
 
     Args:
-        hypotheses: Drawn independently, never trained against, all with the same weight.
-        x: (N, *event) the answers, as people receive them.
-        target: (N,) the class positions asked for.
+        hypotheses: Held-out hypotheses, drawn independently, with equal weights.
+        x: (N, *event) codes of the answers as they are delivered.
+        target: (N,) class positions of the targets.
         confidence: Confidence of the lower bound, in (0, 1).
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes from which it is decided for; None: the most probable class
+            is decided for.
 
     Raises:
         SettingError: If the hypotheses have weights, or a parameter is out of range.
@@ -100,14 +101,14 @@ def certify(
         )
     if target.shape != x.shape[:1]:
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
-    # Models of frames are asked about all their rows at once; of codes, about so many that memory is bounded.
+    # Black boxes evaluate all their rows at once, models on codes a chunk at a time, which bounds memory.
     at_once = max(1, len(x) if hypotheses.boxes else _ASKED // len(weights))
     parts = [
         _ask(hypotheses, x[some], target[some].to(x.device), rule)
         for some in (slice(start, start + at_once) for start in range(0, len(x), at_once))
     ]
     agreeing, mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
-    # For more than two classes a target can win below one half; one half is enough for it to win.
+    # With more than two classes a target may win below one half, but one half always suffices.
     line = 0.5 if threshold is None else np.where(target.cpu().numpy() == 1, threshold, 1.0 - threshold)
     return Certificate(
         n=len(weights),
@@ -124,7 +125,7 @@ def certify(
 def _ask(
     hypotheses: Predictors, x: Tensor, target: Tensor, rule: DecisionRule
 ) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """For each answer how many hypotheses agree, and the mean and the variance of the target's probability."""
+    """(N,) number of agreeing hypotheses, and mean and variance of the target's probability."""
     with torch.no_grad():
         probabilities = hypotheses.probabilities(x)
     rule.check_classes(probabilities.shape[-1])

@@ -1,1 +1,1 @@
-"""P(θ): distributions over plausible predictors, and how to evaluate a draw all at once."""
+"""Hypothesis distributions P(θ) over plausible predictors, and the joint evaluation of the hypotheses drawn."""

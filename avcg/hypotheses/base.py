@@ -1,4 +1,7 @@
-"""Distributions over predictors: anything that can be sampled. A generator never learns how one holds its doubt."""
+"""The protocol of a hypothesis distribution, and the checks that all distributions share.
+
+Methods only draw samples, so they do not depend on how a distribution represents uncertainty.
+"""
 
 from __future__ import annotations
 
@@ -15,65 +18,65 @@ from avcg.space.base import Space
 
 @runtime_checkable
 class HypothesisDistribution(Protocol):
-    """P(θ), a distribution over plausible predictors.
+    """A hypothesis distribution P(θ) over plausible predictors.
 
     Attributes:
-        space: What the predictors read, or None if that is not known.
-        classes: The labels in the order of their probabilities, or None.
+        space: Space of the rows that the predictors read; None: unknown.
+        classes: Labels in the order of the predicted probabilities; None: unknown.
     """
 
     @property
     def space(self) -> Space | None:
-        """What the predictors read."""
+        """Space of the rows that the predictors read; None: unknown."""
 
     @property
     def classes(self) -> NDArray[Any] | None:
-        """The labels."""
+        """Labels in the order of the predicted probabilities; None: unknown."""
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
         """Draw hypotheses.
 
         Args:
-            n: How many, at most: a finite set has no more than it has.
+            n: Largest number of hypotheses. A finite set with fewer members returns all of them.
             rng: Random numbers, on the CPU; None: a generator seeded with 0.
         """
 
 
 def check_count(n: int, what: str) -> int:
-    """A number of draws, if it can be one."""
+    """The number of draws as an integer, checked to be at least 1."""
     return check_int(n, f"'n' of {what}", 1)
 
 
 def seeded(rng: torch.Generator | None) -> torch.Generator:
-    """The random numbers given, or a generator seeded with 0."""
+    """The given random number generator, or a new one seeded with 0."""
     return torch.Generator().manual_seed(0) if rng is None else rng
 
 
 def deployed_model(distribution: object) -> Predictors | None:
-    """The model whose decisions people face: what hypotheses were made around, or a posterior's own centre."""
+    """The deployed model of a distribution: the one it was built around, or the network at a posterior's centre."""
     base = getattr(distribution, "base", None)
     centre = getattr(distribution, "deterministic", None)
     return base if base is not None or centre is None else centre()
 
 
 def check_same_reading(
-    one: Space | None, other: Space | None, classes: NDArray[Any] | None, others: NDArray[Any] | None
+    space: Space | None, other_space: Space | None, classes: NDArray[Any] | None, other_classes: NDArray[Any] | None
 ) -> None:
-    """Refuse predictors that read rows differently or speak of other classes.
+    """Check that two groups of predictors share their encoding of rows and their classes.
 
     Raises:
-        SettingError: With the column or the classes that differ.
+        SettingError: If they do not. The message names the column or the classes that differ.
     """
-    if classes is not None and others is not None and not np.array_equal(classes, others):
+    if classes is not None and other_classes is not None and not np.array_equal(classes, other_classes):
         raise SettingError(
-            f"Hypotheses must speak of the same classes. Got {enumerate_some(classes.tolist())} and"
-            f" {enumerate_some(others.tolist())}."
+            f"Hypotheses must have the same classes. Got {enumerate_some(classes.tolist())} and"
+            f" {enumerate_some(other_classes.tolist())}."
         )
-    if one is not None and other is not None and one is not other:
-        difference = one.difference(other)
+    if space is not None and other_space is not None and space is not other_space:
+        difference = space.difference(other_space)
         if difference is not None:
             raise SettingError(
-                f"Hypotheses must read one encoding, and these differ in {difference}. Give them one space"
-                " (of from_models, BlackBox, from_sklearn), fit them with the same schema on the same rows, or use"
+                f"Hypotheses must share one encoding of rows, and these differ in {difference}. Pass the same space to"
+                " from_models, BlackBox or from_sklearn, fit the models with the same schema on the same rows, or use"
                 " retrains."
             )

@@ -1,4 +1,4 @@
-"""Finite sets of hypotheses with weights: point masses, ensembles, retrains."""
+"""Finite sets of weighted hypotheses: point masses and ensembles."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from avcg.space.base import Space
 
 @dataclass(frozen=True, eq=False)
 class FiniteSet:
-    """A finite set of hypotheses with weights: retrains, ensembles, Rashomon sets.
+    """A finite set of weighted hypotheses, such as retrains, an ensemble or a Rashomon set.
 
     Attributes:
-        predictors: All of them.
-        space: What they read.
-        classes: The labels in the order of their probabilities.
-        base: The model in force, around which they were made; None: there is no one such.
+        predictors: All hypotheses with their weights.
+        space: Space of the rows that the hypotheses read; None: unknown.
+        classes: Labels in the order of the predicted probabilities; None: unknown.
+        base: The deployed model, which the hypotheses were built around; None: there is no such model.
     """
 
     predictors: Predictors
@@ -39,7 +39,10 @@ class FiniteSet:
         return len(self.predictors)
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
-        """The whole set where n reaches it, else n different members, drawn by their weights and then alike."""
+        """All members if there are at most n, otherwise n of them.
+
+        The n members are drawn by weight without replacement, and then weigh the same.
+        """
         n = check_count(n, "sample")
         weights = self.predictors.weights.cpu()
         if n >= int((weights > 0).sum()):
@@ -50,71 +53,71 @@ class FiniteSet:
         return drawn
 
     def split(self, n: int, *, rng: torch.Generator | None = None) -> tuple[FiniteSet, FiniteSet]:
-        """Set n members aside, for a certificate that no training has seen.
+        """Hold out n members at random, for a certificate from hypotheses that were not trained on.
 
         Returns:
-            The rest, and the n set aside; both keep the members' weights.
+            The remaining members, and the n held-out members. Weights keep their proportions within each part.
         """
         n = check_count(n, "split")
         if n >= len(self):
-            raise SettingError(f"Setting {n} of {len(self)} hypotheses aside leaves none to train on.")
+            raise SettingError(f"Holding out {n} of {len(self)} hypotheses leaves none to train on. Lower n.")
         order = torch.randperm(len(self), generator=seeded(rng))
-        apart, rest = order[:n].sort().values, order[n:].sort().values
-        first, second = (
-            FiniteSet(self.predictors.subset(part), self.space, self.classes, self.base) for part in (rest, apart)
+        held_out, kept = order[:n].sort().values, order[n:].sort().values
+        rest, test = (
+            FiniteSet(self.predictors.subset(part), self.space, self.classes, self.base) for part in (kept, held_out)
         )
-        return first, second
+        return rest, test
 
 
 class PointMass(FiniteSet):
-    """One predictor and no doubt: what most explainers assume.
+    """A single predictor with probability one, which is what most explainers assume.
 
     Args:
         model: A network from encoded rows to logits, a fitted `Classifier`, or a `BlackBox`.
-        space: What a bare network reads.
+        space: Space of the rows that a bare network reads.
     """
 
     def __init__(self, model: Model | BlackBox, space: Space | None = None) -> None:
         if isinstance(model, BlackBox):
             super().__init__(BlackBoxPredictors([model]), model.space_, model.classes_, BlackBoxPredictors([model]))
             return
-        opened = model_spec(model, space)
-        alone = Stacked(opened.network, {})
-        super().__init__(alone, opened.space, opened.classes, alone)
+        spec = model_spec(model, space)
+        predictor = Stacked(spec.network, {})
+        super().__init__(predictor, spec.space, spec.classes, predictor)
 
 
 class DeepEnsemble(FiniteSet):
-    """Networks trained apart, of one architecture or several.
+    """Independently trained networks, of one or several architectures.
 
     Args:
         members: Networks or fitted classifiers over the same inputs and classes.
-        space: What bare networks read.
+        space: Space of the rows that bare networks read.
     """
 
     def __init__(self, members: Sequence[Model], space: Space | None = None) -> None:
         if not members:
             raise SettingError("An ensemble needs at least one member. Got none.")
-        opened = [model_spec(member, space) for member in members]
-        for other in opened[1:]:
-            check_same_reading(opened[0].space, other.space, opened[0].classes, other.classes)
+        specs = [model_spec(member, space) for member in members]
+        for other in specs[1:]:
+            check_same_reading(specs[0].space, other.space, specs[0].classes, other.classes)
         groups: dict[object, list[int]] = {}
-        for i, each in enumerate(opened):
-            groups.setdefault(repr(each.network) if _is_its_layers(each.network) else i, []).append(i)
+        for i, spec in enumerate(specs):
+            groups.setdefault(repr(spec.network) if _has_plain_layers(spec.network) else i, []).append(i)
         stacks = []
-        for alike in groups.values():
-            networks = [opened[i].network for i in alike]
-            states = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in networks]
-            together = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
-            stacks.append(Stacked(networks[0], together))
+        for group in groups.values():
+            networks = [specs[i].network for i in group]
+            states = [{**dict(network.named_parameters()), **dict(network.named_buffers())} for network in networks]
+            overrides = {name: torch.stack([state[name].detach() for state in states]) for name in states[0]}
+            stacks.append(Stacked(networks[0], overrides))
         predictors: Predictors = stacks[0]
         if len(stacks) > 1:
-            where = torch.tensor([i for alike in groups.values() for i in alike])
-            predictors = Joined(stacks).subset(where.argsort())
-        super().__init__(predictors, opened[0].space, opened[0].classes)
+            positions = torch.tensor([i for group in groups.values() for i in group])
+            predictors = Joined(stacks).subset(positions.argsort())
+        super().__init__(predictors, specs[0].space, specs[0].classes)
 
 
-def _is_its_layers(network: nn.Module) -> bool:
-    """Whether a network is made of PyTorch's own layers alone: then its text says all but its numbers."""
+def _has_plain_layers(network: nn.Module) -> bool:
+    """Whether a network consists of PyTorch's own layers only, so that its ``repr`` determines its architecture."""
     return all(
         type(layer).__module__.startswith("torch.nn.modules") and not layer._forward_hooks
         for layer in network.modules()

@@ -1,4 +1,4 @@
-"""Models there are already, as hypotheses: last year's, a colleague's, or copies just refitted."""
+"""Hypotheses from existing models: last year's models, a colleague's, or copies that were refitted."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ def from_models(
     schema: Schema | None = None,
     space: TabularSpace | None = None,
 ) -> FiniteSet:
-    """A set of models that someone has trained already.
+    """A finite set of hypotheses made from models that are already trained.
 
-    Scikit-learn models that can be had as networks exactly become networks; others are asked as they are.
+    If all models are scikit-learn models that can be converted to networks exactly, they are converted. Otherwise they
+    are used as black boxes.
 
     Args:
         models: Fitted estimators on raw frames, `BlackBox` objects, or functions and ONNX files inside one.
-        X: Rows they were trained on, or rows like them.
-        deployed: The model whose decision counts, one more or one of them; None: their mean.
-        schema: What the columns are; None: inferred, gaps read where X has any.
-        space: What codes mean, where that is settled already; then no schema.
+        X: Rows that the models were trained on, or similar rows.
+        deployed: The deployed model, whose decision counts, from ``models`` or not; None: the mean of ``models``.
+        schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
+        space: Fitted space that gives codes their meaning, instead of a schema; None: fitted to X.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from avcg import toys
@@ -47,46 +48,47 @@ def from_models(
     3
     """
     if not models:
-        raise SettingError("The 'models' of from_models must be at least one. Got none.")
+        raise SettingError("The 'models' of from_models must contain at least one model. Got none.")
     rows = as_rows(X)
     if schema is not None and space is not None:
-        raise SettingError("A space has a schema already. Give the one or the other.")
+        raise SettingError("A space has a schema already. Pass either 'schema' or 'space' to from_models, not both.")
     space = space or TabularSpace.fit(schema or schema_with_gaps(rows), rows)
-    everyone = [*models, *([] if deployed is None else [deployed])]
-    classes = _classes_of(everyone)
+    classes = _classes_of([*models, *([] if deployed is None else [deployed])])
     members = gather(models, X, space, classes)
     base = None if deployed is None else gather([deployed], X, space, classes)
     return FiniteSet(members, space, classes, base)
 
 
 def gather(models: Sequence[Any], X: Any, space: TabularSpace, classes: NDArray[Any]) -> Predictors:
-    """Models over one space: networks where all can be had as such exactly, else black boxes.
+    """Predictors from models over one space: networks if all can be converted exactly, else black boxes.
 
     Args:
-        models: Fitted estimators, or black boxes.
-        X: Rows as they were fitted on.
-        space: What codes mean.
+        models: Fitted estimators or black boxes.
+        X: Rows of the kind that the models were fitted on.
+        space: Space that gives codes their meaning.
         classes: All labels, in the order of the probabilities.
     """
-    if all(convertible(one) and np.array_equal(one.classes_, classes) for one in models):
+    if all(convertible(model) and np.array_equal(model.classes_, classes) for model in models):
         try:
-            return DeepEnsemble([from_sklearn(one, X, space=space) for one in models]).predictors
-        except SettingError:  # something before the last step is not affine: it can be asked all the same
+            return DeepEnsemble([from_sklearn(model, X, space=space) for model in models]).predictors
+        except SettingError:  # a step of the preprocessing is not affine: use black boxes
             pass
-    boxes = [one if isinstance(one, BlackBox) else BlackBox(one, X, classes=classes, space=space) for one in models]
+    boxes = [
+        model if isinstance(model, BlackBox) else BlackBox(model, X, classes=classes, space=space) for model in models
+    ]
     return BlackBoxPredictors([box.over(space, classes) for box in boxes])
 
 
 def _classes_of(models: Sequence[Any]) -> NDArray[Any]:
-    """All labels of which any of the models speaks."""
-    for one in models:
-        if not hasattr(one, "classes_"):
-            kind = type(one).__name__
-            raise SettingError(f"A {kind} does not say its classes. Fit it, or wrap it: BlackBox({kind}, X, classes=).")
-    kinds = {type(label) for one in models for label in np.asarray(one.classes_).tolist()}
-    if len(kinds) > 1:
-        shown = [np.asarray(one.classes_).tolist() for one in models]
-        raise SettingError(f"The models must speak of the same classes. Got {enumerate_some(shown, 3)}.")
-    everything = np.unique(np.concatenate([np.asarray(one.classes_) for one in models]))
-    # In the order of a model that knows them all; a resample may lack some.
-    return next((np.asarray(one.classes_) for one in models if len(one.classes_) == len(everything)), everything)
+    """All labels that occur among the classes of the models."""
+    for model in models:
+        if not hasattr(model, "classes_"):
+            kind = type(model).__name__
+            raise SettingError(f"A {kind} has no classes_. Fit it, or wrap it: BlackBox({kind}, X, classes=[...]).")
+    classes = [np.asarray(model.classes_) for model in models]
+    if len({type(label) for labels in classes for label in labels.tolist()}) > 1:
+        shown = [labels.tolist() for labels in classes]
+        raise SettingError(f"The models must have the same classes. Got {enumerate_some(shown, 3)}.")
+    every_label = np.unique(np.concatenate(classes))
+    # The order of the first model that has every label; a model fitted on a resample may lack some.
+    return next((labels for labels in classes if len(labels) == len(every_label)), every_label)

@@ -1,4 +1,4 @@
-"""Distributions over the weights of a network: Gaussians, and posteriors of other libraries."""
+"""Distributions over the weights of a network: Gaussians, and posteriors from other libraries."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from avcg.space.base import Space
 
 @dataclass(frozen=True, eq=False)
 class Factor:
-    """A root of a covariance over P parameters: a matrix, or the product of a small one and a smaller one.
+    """A root of the covariance of P parameters: a matrix, or a scaled Kronecker product of two small ones.
 
     Attributes:
-        root: (P, R); with ``inner`` it is (C, C) over the outputs of a layer.
-        inner: (W, W) over its inputs and bias; None: there is none.
-        scale: (C, W) of each pair, with ``inner``.
-        n_inputs: Of the layer, with ``inner``; the rest of W is the bias.
+        root: (P, R) root; with ``inner``, (C, C) eigenvectors over the outputs of a layer.
+        inner: (W, W) eigenvectors over the inputs and the bias of the layer; None: ``root`` is the whole factor.
+        scale: (C, W) standard deviations of the pairs of eigenvectors, with ``inner``.
+        n_inputs: Number of inputs of the layer, with ``inner``; the rest of W is the bias.
     """
 
     root: Tensor
@@ -36,36 +36,37 @@ class Factor:
 
     @property
     def rank(self) -> int:
-        """R, how much noise a draw takes."""
+        """R, the number of standard normal numbers that a draw needs."""
         return self.root.shape[1] if self.scale is None else self.scale.numel()
 
     def spread(self, noise: Tensor) -> Tensor:
-        """(n, R) standard normal noise to (n, P) deviations."""
+        """(n, P) deviations from the mean for (n, R) standard normal noise."""
         if self.inner is None or self.scale is None:
             return noise @ self.root.T
-        both = self.root @ (noise.view(-1, *self.scale.shape) * self.scale) @ self.inner.T
-        # All weights, then all biases: the order of the layer's own parameters.
-        return torch.cat([both[..., : self.n_inputs].flatten(1), both[..., self.n_inputs :].flatten(1)], dim=1)
+        deviations = self.root @ (noise.view(-1, *self.scale.shape) * self.scale) @ self.inner.T
+        # All weights, then all biases: the order of the layer's parameters.
+        weights, biases = deviations[..., : self.n_inputs], deviations[..., self.n_inputs :]
+        return torch.cat([weights.flatten(1), biases.flatten(1)], dim=1)
 
     def covariance(self) -> Tensor:
-        """(P, P), for those who can afford it."""
+        """The dense covariance matrix, (P, P). It needs memory for P² numbers."""
         root = self.spread(torch.eye(self.rank))
         return root.T @ root
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianPosterior:
-    """Weights around a mean: mean + diagonal * noise + factor @ noise, over some parameters of a network.
+    """A Gaussian over some parameters of a network: mean + diagonal * noise + factor @ noise.
 
-    The form of a diagonal or full Laplace approximation, of mean-field variational inference and of SWAG alike.
+    Diagonal and full Laplace approximations, mean-field variational inference and SWAG all have this form.
 
     Attributes:
-        network: The architecture, and the values of parameters not named.
-        mean: By name, the parameters that vary.
-        diagonal: (P,) standard deviations over all of ``mean``, flattened in order; None: none.
-        factor: (P, R) a root of the rest of the covariance; None: none.
-        space: What the predictors read.
-        classes: The labels in the order of their probabilities.
+        network: The architecture, and the values of the parameters that do not vary.
+        mean: Means of the parameters that vary, by name.
+        diagonal: (P,) standard deviations of the parameters of ``mean``, flattened in order; None: zero.
+        factor: (P, R) root of the rest of the covariance; None: zero.
+        space: Space of the rows that the network reads; None: unknown.
+        classes: Labels in the order of the predicted probabilities; None: unknown.
     """
 
     network: nn.Module
@@ -76,7 +77,7 @@ class GaussianPosterior:
     classes: NDArray[Any] | None = None
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
-        """N networks."""
+        """Draw n networks."""
         n = check_count(n, "sample")
         rng = seeded(rng)
         flat = torch.cat([value.flatten() for value in self.mean.values()]).cpu()
@@ -88,36 +89,36 @@ class GaussianPosterior:
         return Stacked(self.network, unflatten(drawn, self.mean))
 
     def deterministic(self) -> Stacked:
-        """The network at the mean."""
+        """The network with the mean weights, as one hypothesis."""
         return Stacked(self.network, {name: value[None] for name, value in self.mean.items()})
 
 
 def unflatten(vectors: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """(n, P) vectors to parameters by name, (n, *shape).
+    """Parameters by name, (n, *shape), from (n, P) vectors.
 
     Args:
-        vectors: In the order of ``like``.
-        like: Whose names and shapes to follow.
+        vectors: (n, P) flattened parameters in the order of ``like``.
+        like: Parameters whose names and shapes are used.
     """
     sizes = [value.numel() for value in like.values()]
     if sum(sizes) != vectors.shape[1]:
-        raise SettingError(f"Vectors of {vectors.shape[1]} numbers do not fill parameters of {sum(sizes)}.")
+        raise SettingError(f"Each vector must have {sum(sizes)} numbers, one per parameter. Got {vectors.shape[1]}.")
     parts = vectors.split(sizes, dim=1)
     return {name: part.reshape(-1, *value.shape) for (name, value), part in zip(like.items(), parts, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
 class SampledWeights:
-    """A posterior of another library: anything whose ``sample(n)`` returns n vectors of parameters.
+    """A posterior from another library: an object whose ``sample(n)`` returns n vectors of parameters.
 
-    laplace-torch's objects do: vectors of all parameters, or of the last layer. Their draws come from PyTorch's global
-    stream, which is put back where it was.
+    The objects of laplace-torch are examples. The vectors hold all parameters or those of the last layer. PyTorch's
+    global random stream is seeded from ``rng`` for the draw and restored afterwards.
 
     Attributes:
-        network: The architecture they belong to.
+        network: The architecture that the parameters belong to.
         source: The object with ``sample(n)``.
-        space: What the predictors read.
-        classes: The labels in the order of their probabilities.
+        space: Space of the rows that the network reads; None: unknown.
+        classes: Labels in the order of the predicted probabilities; None: unknown.
     """
 
     network: nn.Module
@@ -126,11 +127,12 @@ class SampledWeights:
     classes: NDArray[Any] | None = None
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
-        """N networks."""
+        """Draw n networks."""
         check_count(n, "sample")
         if not callable(getattr(self.source, "sample", None)):
             raise SettingError(
-                f"A source of weights needs a method sample(n). Got {type(self.source).__name__} instead."
+                "The 'source' of SampledWeights must have a method sample(n). Got"
+                f" {type(self.source).__name__} instead."
             )
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(int(torch.randint(2**31, (), generator=seeded(rng))))

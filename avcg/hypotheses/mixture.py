@@ -1,4 +1,4 @@
-"""Several distributions over predictors at once, each with a share."""
+"""Mixtures of hypothesis distributions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from avcg.space.base import Space
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Several distributions at once, each with a share.
+    """A mixture of hypothesis distributions.
 
     Attributes:
-        components: Of any kind, over the same inputs and classes.
-        shares: Positive; None: all alike.
+        components: Distributions of any kind, over the same inputs and classes.
+        shares: Positive weight of each component, scaled to sum to 1 when drawing; None: equal weights.
     """
 
     components: Sequence[HypothesisDistribution]
@@ -29,33 +29,34 @@ class Mixture:
 
     def __post_init__(self) -> None:
         if not self.components:
-            raise SettingError("A mixture needs at least one component. Got none.")
+            raise SettingError("A Mixture needs at least one component. Got none.")
         shares = [1.0] * len(self.components) if self.shares is None else [float(share) for share in self.shares]
         if len(shares) != len(self.components) or not all(0 < share < float("inf") for share in shares):
-            raise SettingError(f"A mixture needs one positive share per component. Got {self.shares!r} instead.")
+            raise SettingError(f"A Mixture needs one positive share per component. Got {self.shares!r} instead.")
         object.__setattr__(self, "shares", shares)
         for part in self.components[1:]:
             check_same_reading(self.components[0].space, part.space, self.components[0].classes, part.classes)
 
     @property
     def space(self) -> Space | None:
-        """What the components read."""
+        """Space of the rows that the components read; None: unknown."""
         return next((part.space for part in self.components if part.space is not None), None)
 
     @property
     def classes(self) -> NDArray[Any] | None:
-        """The labels in the order of their probabilities."""
+        """Labels in the order of the predicted probabilities; None: unknown."""
         return next((part.classes for part in self.components if part.classes is not None), None)
 
     @property
     def base(self) -> Predictors | None:
-        """The model in force, of the first component that knows one."""
+        """The deployed model of the first component that has one; None: there is none."""
         return next((base for part in self.components if (base := deployed_model(part)) is not None), None)
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
-        """Draws of every component in proportion to its share, with weights that make up for rounding.
+        """Draw from every component in proportion to its share.
 
-        With fewer draws than components, components are drawn too.
+        Weights correct for the rounding of the numbers of draws. If n is smaller than the number of components, the
+        components are drawn at random as well.
         """
         n = check_count(n, "sample")
         rng = seeded(rng)
@@ -68,11 +69,11 @@ class Mixture:
             shares = counts / counts.sum()
         else:
             counts = (shares * n).floor().long().clamp(min=1)
-            # What rounding left over goes to those it took most from, and comes from those it gave most to.
+            # Add or remove draws one at a time where the number of draws is furthest from its share.
             while int(counts.sum()) != n:
-                lacking = shares * n - counts
+                deficit = shares * n - counts
                 step = 1 if int(counts.sum()) < n else -1
-                candidates = torch.where(counts + step >= 1, step * lacking, -torch.inf)
+                candidates = torch.where(counts + step >= 1, step * deficit, -torch.inf)
                 counts[int(candidates.argmax())] += step
         drawn = [
             (part.sample(int(count), rng=rng), float(share))

@@ -1,6 +1,6 @@
-"""How much a set of models disagrees, on any rows: factuals or counterfactuals.
+"""Measures of predictive multiplicity: how much a set of models disagrees on rows, factual or counterfactual.
 
-All functions take probabilities (S, N, C); one value per row unless said otherwise.
+All functions take (S, N, C) probabilities and return one value per row unless their docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ def _check(probabilities: Tensor) -> None:
     if probabilities.dim() != 3 or not torch.isfinite(probabilities).all():
         raise DataError(f"Probabilities must be finite and of shape (S, N, C). Got {tuple(probabilities.shape)}.")
     if not torch.allclose(probabilities.sum(dim=-1), torch.ones_like(probabilities[..., 0]), atol=1e-3):
-        raise DataError("Probabilities must sum to one over the classes. Take exp of log-probabilities first.")
+        raise DataError(
+            "Probabilities must sum to one over the classes. If these are log-probabilities, take their exp first."
+        )
 
 
 def _decisions(probabilities: Tensor) -> Tensor:
@@ -26,11 +28,11 @@ def _decisions(probabilities: Tensor) -> Tensor:
 
 
 def ambiguity(probabilities: Tensor, base: Tensor) -> Tensor:
-    """(N,) 1 where some model decides otherwise than the base model; its mean is the ambiguity of the set.
+    """(N,) 1 where any model decides differently from the base model, else 0. Its mean is the ambiguity of the set.
 
     Args:
-        probabilities: (S, N, C).
-        base: (N,) the base model's decisions.
+        probabilities: (S, N, C) probabilities of the models.
+        base: (N,) decisions of the base model.
 
     >>> p = torch.tensor([[[0.9, 0.1], [0.4, 0.6]], [[0.8, 0.2], [0.6, 0.4]]])
     >>> ambiguity(p, torch.tensor([0, 0]))
@@ -40,14 +42,14 @@ def ambiguity(probabilities: Tensor, base: Tensor) -> Tensor:
 
 
 def discrepancy(probabilities: Tensor, base: Tensor) -> Tensor:
-    """The largest share of rows on which a single model decides otherwise than the base model, a scalar."""
+    """The largest share of rows, a scalar, on which a single model decides differently from the base model."""
     return (_decisions(probabilities) != base).float().mean(dim=1).max()
 
 
 def disagreement(probabilities: Tensor) -> Tensor:
-    """(N,) the chance that two models drawn at random decide differently, scaled to 1 for an even split.
+    """(N,) probability that two models drawn at random decide differently, scaled to 1 for an even split.
 
-    For two classes this is 4 m (1 - m), with m the share of models that decide for one of them.
+    For two classes this is 4 m (1 - m), where m is the share of models that decide for one of them.
     """
     decisions = _decisions(probabilities)
     classes = probabilities.shape[-1]
@@ -56,18 +58,18 @@ def disagreement(probabilities: Tensor) -> Tensor:
 
 
 def viable_prediction_range(probabilities: Tensor, target: Tensor) -> Tensor:
-    """(N,) highest minus lowest probability any model gives the target class.
+    """(N,) highest minus lowest probability that a model gives to the target class.
 
     Args:
-        probabilities: (S, N, C).
-        target: (N,).
+        probabilities: (S, N, C) probabilities of the models.
+        target: (N,) class positions.
     """
     scores = _scores(probabilities, target)
     return scores.amax(dim=0) - scores.amin(dim=0)
 
 
 def score_variance(probabilities: Tensor, target: Tensor) -> Tensor:
-    """(N,) variance over models of the probability of the target class."""
+    """(N,) variance of the target class's probability over the models."""
     return _scores(probabilities, target).var(dim=0, correction=0)
 
 
@@ -77,14 +79,15 @@ def _scores(probabilities: Tensor, target: Tensor) -> Tensor:
 
 
 def rashomon_capacity(probabilities: Tensor, tolerance: float = 1e-9, max_steps: int = 2000) -> Tensor:
-    """(N,) 2 to the channel capacity from models to scores, in [1, C]: how many different answers the set can give.
+    """(N,) Rashomon capacity in [1, C]: 2 to the channel capacity, in bits, from models to scores.
 
-    Blahut-Arimoto in logarithms, all rows at once, until upper and lower bound on the capacity meet.
+    It is computed by the Blahut-Arimoto algorithm in logarithms, for all rows at once, until the upper and lower bounds
+    on the capacity meet.
 
     Args:
-        probabilities: (S, N, C).
-        tolerance: In nats.
-        max_steps: At most.
+        probabilities: (S, N, C) probabilities of the models.
+        tolerance: Largest difference of the two bounds at which to stop, in nats.
+        max_steps: Largest number of steps.
     """
     _check(probabilities)
     p = probabilities.double().clamp(min=1e-300)
@@ -103,12 +106,12 @@ def rashomon_capacity(probabilities: Tensor, tolerance: float = 1e-9, max_steps:
 
 
 def summary(probabilities: Tensor, base: Tensor | None = None, target: Tensor | None = None) -> dict[str, float]:
-    """All of them, averaged over rows.
+    """All measures of this module by name, averaged over rows.
 
     Args:
-        probabilities: (S, N, C).
-        base: (N,) decisions to compare with; None: those of the mean prediction.
-        target: (N,) the class whose score is looked at; None: ``base``.
+        probabilities: (S, N, C) probabilities of the models.
+        base: (N,) decisions of the base model; None: decisions of the mean prediction.
+        target: (N,) class positions whose scores are compared; None: ``base``.
     """
     base = probabilities.mean(dim=0).argmax(dim=-1) if base is None else base
     target = base if target is None else target

@@ -1,9 +1,9 @@
 """Hypotheses drawn from a distribution, evaluated together.
 
 `Stacked` holds S hypotheses of one architecture as overrides of some of its parameters, with a leading axis. A stack of
-linear layers and activations is evaluated by batched matrix products, anything else by ``vmap`` over
-``functional_call``: parameters are never swapped in place, which gives silently wrong gradients through convolutions
-and layer norms. `Joined` puts different architectures side by side, `Opaque` functions that have no gradient.
+linear layers and activations is evaluated by batched matrix products, any other network by ``vmap`` over
+``functional_call``. Parameters are never swapped in place, because that gives silently wrong gradients through
+convolutions and layer norms. `Joined` combines different architectures, and `Opaque` holds functions without gradients.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from avcg.models.precision import full_precision
 
 Loss = Literal["cross_entropy", "zero_one"]
 
-# Activations of one chunk of rows stay within a core's cache on a CPU; a GPU wants large products instead.
+# Largest number of activations in a chunk of rows: small enough for a core's cache on a CPU, large products on a GPU.
 _CPU_NUMBERS = 2**19
 _GPU_NUMBERS = 2**26
-# From so many rows on, hypotheses with weights of their own are run one after the other on a CPU.
+# Number of rows from which hypotheses with different weights are evaluated one after the other on a CPU.
 _MANY_ROWS = 256
-# Above this many activations kept for a backward pass, they are computed again instead.
+# Largest number of activations kept for a backward pass. Above it they are computed a second time instead.
 _KEPT_NUMBERS = 2**28
 
 
 class Predictors(ABC):
-    """S hypotheses that can be asked all at once.
+    """S hypotheses with weights, evaluated together.
 
     Attributes:
-        weights: (S,) how much each counts, summing to 1.
-        differentiable: Whether gradients flow to the inputs.
+        weights: (S,) weights of the hypotheses, summing to 1.
+        differentiable: Whether log-probabilities have gradients with respect to the inputs.
     """
 
     weights: Tensor
@@ -48,40 +48,40 @@ class Predictors(ABC):
         """Log-probabilities of all classes under each hypothesis.
 
         Args:
-            x: (N, *event).
+            x: (N, *event) encoded rows.
 
         Returns:
-            (S, N, C).
+            (S, N, C) log-probabilities.
         """
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """Probabilities of all classes under each hypothesis, as exact as these know them.
+        """Probabilities of all classes under each hypothesis, at the precision that the hypotheses return.
 
         Args:
-            x: (N, *event).
+            x: (N, *event) encoded rows.
 
         Returns:
-            (S, N, C), float64 where models that can only be asked are among them.
+            (S, N, C) probabilities, in float64 if there are black boxes among the hypotheses.
         """
         return self.log_probs(x).exp()
 
     @abstractmethod
     def subset(self, chosen: Tensor) -> Predictors:
-        """Some of the hypotheses in the order given, their weights scaled to sum to 1.
+        """The chosen hypotheses in the order given, with weights scaled to sum to 1.
 
         Args:
-            chosen: (k,) positions from 0.
+            chosen: (k,) positions of hypotheses.
         """
 
-    def to(self, device: torch.device | str) -> Predictors:  # noqa: ARG002  for those that live somewhere
-        """The same on another device; functions that take their rows anywhere stay as they are."""
+    def to(self, device: torch.device | str) -> Predictors:  # noqa: ARG002  for hypotheses with tensors
+        """The hypotheses on another device. Hypotheses without tensors of their own are returned unchanged."""
         return self
 
-    def bind_rows(self, rows: Any) -> Predictors:  # noqa: ARG002  for those that read more than codes
-        """The same, asked about these very rows: models of frames then see them, and not what their codes say.
+    def bind_rows(self, rows: Any) -> Predictors:  # noqa: ARG002  for black boxes
+        """Hypotheses bound to given rows. Black boxes then read these rows instead of rows decoded from codes.
 
         Args:
-            rows: In user units; `log_probs` then takes their codes, and no others.
+            rows: Rows in user units. `log_probs` must then be called with the codes of exactly these rows.
         """
         return self
 
@@ -94,20 +94,20 @@ class Predictors(ABC):
         return len(self.weights)
 
     def predictive(self, x: Tensor) -> Tensor:
-        """The generalised predictive distribution p(y | x): the weighted mean of probabilities, (N, C)."""
-        found = self.probabilities(x)
-        return torch.einsum("s,snc->nc", self.weights.to(found), found)
+        """(N, C) generalised predictive distribution p(y | x), the weighted mean of the hypotheses' probabilities."""
+        probabilities = self.probabilities(x)
+        return torch.einsum("s,snc->nc", self.weights.to(probabilities), probabilities)
 
     def losses(self, x: Tensor, y: Tensor, loss: Loss = "cross_entropy") -> Tensor:
-        """The mean loss of each hypothesis, (S,).
+        """(S,) mean loss of each hypothesis.
 
         Args:
-            x: (N, *event).
-            y: (N,) class positions.
-            loss: ``"cross_entropy"`` or ``"zero_one"`` (the share of wrong labels).
+            x: (N, *event) encoded rows.
+            y: (N,) class positions of the labels.
+            loss: ``"cross_entropy"`` or ``"zero_one"`` (the error rate).
         """
         if not len(x):
-            raise DataError("There are no rows to measure a loss on.")
+            raise DataError("A loss needs at least one row. Got none.")
         with torch.no_grad():
             log_probs = self.log_probs(x)
         y = y.to(x.device)
@@ -124,10 +124,10 @@ class Predictors(ABC):
 
 
 def normalised(weights: Tensor | None, count: int) -> Tensor:
-    """(S,) weights that sum to 1; None: all alike.
+    """(S,) weights scaled to sum to 1; None: equal weights.
 
     Raises:
-        SettingError: If there is not one weight per hypothesis, or some cannot be a weight.
+        SettingError: If there is not one finite weight >= 0 per hypothesis, or all are 0.
     """
     if weights is None:
         return torch.full((count,), 1.0 / count)
@@ -137,18 +137,18 @@ def normalised(weights: Tensor | None, count: int) -> Tensor:
 
 
 def of_chosen(weights: Tensor, chosen: Tensor) -> Tensor:
-    """Weights of a part; all alike where none of it had any."""
-    some = weights[chosen]
-    return some / some.sum() if some.sum() > 0 else torch.full_like(some, 1.0 / len(some))
+    """Weights of the chosen hypotheses, scaled to sum to 1; equal weights if all of them are 0."""
+    part = weights[chosen]
+    return part / part.sum() if part.sum() > 0 else torch.full_like(part, 1.0 / len(part))
 
 
 class Stacked(Predictors):
     """S hypotheses of one architecture.
 
     Args:
-        network: Rows (N, *event) to logits (N, C). It is copied, put in evaluation mode and frozen.
-        overrides: By name as in ``state_dict``, parameters or buffers with a leading axis S; all others are shared.
-        weights: (S,); None: all alike.
+        network: Network from (N, *event) rows to (N, C) logits. It is copied, put in evaluation mode and frozen.
+        overrides: Parameters or buffers with a leading axis S, by their names in ``state_dict``. All others are shared.
+        weights: (S,) weights of the hypotheses; None: equal weights.
 
     >>> network = nn.Linear(2, 2, bias=False)
     >>> _ = network.weight.data.copy_(torch.eye(2))
@@ -162,13 +162,13 @@ class Stacked(Predictors):
         state = {**dict(self.network.named_parameters()), **dict(self.network.named_buffers())}
         sizes = {len(value) for value in overrides.values()}
         if len(sizes) > 1:
-            raise SettingError(f"Overrides must speak of the same number of hypotheses. Got {sorted(sizes)}.")
+            raise SettingError(f"Overrides must all have the same number of hypotheses. Got {sorted(sizes)}.")
         for name, value in overrides.items():
             if name not in state or value.shape[1:] != state[name].shape:
                 expected = tuple(state[name].shape) if name in state else "no such name"
                 raise SettingError(
                     f"The override {name!r} has shape {tuple(value.shape[1:])} per hypothesis; the network has"
-                    f" {expected}. Members of different architectures go side by side in Joined."
+                    f" {expected}. Combine different architectures with Joined."
                 )
         self.overrides = {name: value.detach() for name, value in overrides.items()}
         count = sizes.pop() if sizes else 1
@@ -178,11 +178,12 @@ class Stacked(Predictors):
         self._activations: int | None = None
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C), exactly differentiable in x, in chunks of rows that bound memory."""
-        home = next(self.network.parameters(), self.weights).device
-        if x.device != home:
+        """(S, N, C) log-probabilities for (N, *event) rows, differentiable in x, in chunks that bound memory."""
+        device = next(self.network.parameters(), self.weights).device
+        if x.device != device:
             raise SettingError(
-                f"These hypotheses are on {home}, the rows on {x.device}. Move them with .to({x.device})."
+                f"The rows must be on the device of the hypotheses, {device}. Got rows on {x.device}. Move the"
+                f" hypotheses with .to({str(x.device)!r})."
             )
         rows = self._chunk(x)
         if not (torch.is_grad_enabled() and x.requires_grad):
@@ -190,16 +191,16 @@ class Stacked(Predictors):
                 return self._evaluate(x) if rows >= len(x) else self._fill(x, rows)
         if rows >= len(x):
             return self._evaluate(x)
-        # Holding all activations for a backward pass over everything can exceed memory: then compute them twice.
-        twice = len(self) * len(x) * self._width(x) > _KEPT_NUMBERS
+        # Activations for a backward pass over all rows can exceed memory. Then they are computed a second time.
+        recompute = len(self) * len(x) * self._width(x) > _KEPT_NUMBERS
         parts = [
-            checkpoint(self._evaluate, part, use_reentrant=False) if twice else self._evaluate(part)
+            checkpoint(self._evaluate, part, use_reentrant=False) if recompute else self._evaluate(part)
             for part in x.split(rows)
         ]
         return torch.cat(parts, dim=1)
 
     def _fill(self, x: Tensor, rows: int) -> Tensor:
-        """Without a graph to keep, every chunk is written where it belongs and forgotten."""
+        """Evaluate without gradients, chunk by chunk, into one preallocated result."""
         first = self._evaluate(x[:rows])
         result = first.new_empty(len(self), len(x), first.shape[-1])
         result[:, :rows] = first
@@ -208,14 +209,14 @@ class Stacked(Predictors):
         return result
 
     def subset(self, chosen: Tensor) -> Stacked:
-        """Some of the hypotheses."""
-        overrides = {name: value[chosen] for name, value in self.overrides.items()}
-        smaller = copy.copy(self)  # the frozen network is shared, not copied again
-        smaller.overrides, smaller.weights = overrides, of_chosen(self.weights, chosen)
-        return smaller
+        """The chosen hypotheses, in the order given."""
+        part = copy.copy(self)  # shares the frozen network
+        part.overrides = {name: value[chosen] for name, value in self.overrides.items()}
+        part.weights = of_chosen(self.weights, chosen)
+        return part
 
     def to(self, device: torch.device | str) -> Stacked:
-        """The same on another device."""
+        """The hypotheses on another device."""
         moved = copy.copy(self)
         moved.network = copy.deepcopy(self.network).to(device)
         moved.overrides = {name: value.to(device) for name, value in self.overrides.items()}
@@ -225,31 +226,33 @@ class Stacked(Predictors):
 
     def _evaluate(self, x: Tensor) -> Tensor:
         overrides = {n: v.to(x.dtype) if v.is_floating_point() else v for n, v in self.overrides.items()}
-        if self._plan is not None and self._one_by_one(len(x), x.device):
-            logits = self._each_in_turn(self._plan, x, overrides)
+        if self._plan is not None and self._runs_in_turn(len(x), x.device):
+            logits = self._run_in_turn(self._plan, x, overrides)
         elif self._plan is not None:
             logits = self._plan.run(x, overrides, len(self))
         else:
             logits = stacked_forward(self._typed(x), x.dim() - 1)(x, overrides, len(self))
         if logits.shape[-1] < 2:
             raise SettingError(
-                "The network has one output. Give it one logit per class; for a single logit z of a yes, [0, z]."
+                "The network has one output, and it must have one logit per class. For a single logit z, return [0, z]."
             )
         return torch.log_softmax(logits, dim=-1)
 
-    def _each_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
-        each = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
+    def _run_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
+        """(S, N, C) logits, one hypothesis after the other."""
+        states = ({name: value[s] for name, value in overrides.items()} for s in range(len(self)))
         x, plan = plan.begun(x, overrides)
         if torch.is_grad_enabled() and x.requires_grad:
-            return torch.stack([plan.run_one(x, some) for some in each])
-        first = plan.run_one(x, next(each))
-        logits = first.new_empty(len(self), *first.shape)  # S small results between large ones would tear memory apart
+            return torch.stack([plan.run_one(x, state) for state in states])
+        first = plan.run_one(x, next(states))
+        logits = first.new_empty(len(self), *first.shape)  # one block, because S small ones would fragment memory
         logits[0] = first
-        for s, some in enumerate(each, start=1):
-            logits[s] = plan.run_one(x, some)
+        for s, state in enumerate(states, start=1):
+            logits[s] = plan.run_one(x, state)
         return logits
 
     def _typed(self, x: Tensor) -> nn.Module:
+        """The network in the dtype of the rows."""
         parameter = next(self.network.parameters(), None)
         if parameter is None or parameter.dtype == x.dtype:
             return self.network
@@ -257,19 +260,19 @@ class Stacked(Predictors):
             self._in_dtype[x.dtype] = copy.deepcopy(self.network).to(x.dtype)
         return self._in_dtype[x.dtype]
 
-    def _one_by_one(self, rows: int, device: torch.device) -> bool:
-        """On a CPU, many rows fill a core by themselves, and one product at a time stays in its cache."""
+    def _runs_in_turn(self, rows: int, device: torch.device) -> bool:
+        """Whether one hypothesis at a time is faster: on a CPU, for many rows and different weights."""
         own_weights = self._plan is not None and self._plan.parts_early(self.overrides)
         return device.type == "cpu" and rows >= _MANY_ROWS and own_weights
 
     def _chunk(self, x: Tensor) -> int:
-        """How many rows at a time."""
+        """Number of rows evaluated at a time."""
         numbers = _CPU_NUMBERS if x.device.type == "cpu" else _GPU_NUMBERS
-        together = 1 if self._one_by_one(len(x), x.device) else len(self)
-        return max(1, numbers // (together * self._width(x)))
+        hypotheses = 1 if self._runs_in_turn(len(x), x.device) else len(self)
+        return max(1, numbers // (hypotheses * self._width(x)))
 
     def _width(self, x: Tensor) -> int:
-        """How many numbers the largest layer makes of a row."""
+        """Number of activations of the largest layer for one row."""
         if self._plan is not None:
             return self._plan.width
         if self._activations is None:
@@ -290,11 +293,11 @@ class Stacked(Predictors):
 
 
 class Joined(Predictors):
-    """Groups of hypotheses of different kinds side by side.
+    """Several groups of hypotheses, of different kinds, combined into one.
 
     Args:
-        groups: Each evaluated on its own, on the same inputs and classes.
-        shares: How much each group counts; None: every hypothesis alike.
+        groups: Groups over the same inputs and classes. Each is evaluated separately.
+        shares: Weight of each group; None: equal weight of every hypothesis.
     """
 
     def __init__(self, groups: Sequence[Predictors], shares: Sequence[float] | None = None) -> None:
@@ -305,46 +308,49 @@ class Joined(Predictors):
         masses = [float(len(group)) for group in groups] if shares is None else [float(share) for share in shares]
         weights = torch.cat([mass * group.weights.cpu() for mass, group in zip(masses, groups, strict=True)])
         self.weights = normalised(weights, len(weights))
-        self._order: Tensor | None = None  # of the groups' hypotheses, where another was asked for
+        self._order: Tensor | None = None  # of the groups' hypotheses; None: as concatenated
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C)."""
-        return self._together([group.log_probs(x) for group in self.groups])
+        """(S, N, C) log-probabilities for (N, *event) rows."""
+        return self._concatenate([group.log_probs(x) for group in self.groups])
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C), in float64 where any group knows them so exactly."""
-        return self._together([group.probabilities(x) for group in self.groups])
+        """(S, N, C) probabilities for (N, *event) rows, in float64 if a group returns float64."""
+        return self._concatenate([group.probabilities(x) for group in self.groups])
 
-    def _together(self, parts: list[Tensor]) -> Tensor:
+    def _concatenate(self, parts: list[Tensor]) -> Tensor:
+        """(S, N, C) tensor from those of the groups, in the order of this object's hypotheses."""
         classes = {part.shape[-1] for part in parts}
         if len(classes) > 1:
-            raise DataError(f"Hypotheses must agree on the classes. Got groups with {sorted(classes)} classes.")
-        together = torch.cat(parts)
-        return together if self._order is None else together[self._order.to(together.device)]
+            raise DataError(
+                f"Hypotheses must have the same number of classes. Got groups with {sorted(classes)} classes."
+            )
+        joined = torch.cat(parts)
+        return joined if self._order is None else joined[self._order.to(joined.device)]
 
     def subset(self, chosen: Tensor) -> Joined:
-        """Some of the hypotheses in the order given."""
+        """The chosen hypotheses, in the order given."""
         inner = chosen if self._order is None else self._order[chosen]
         starts = torch.tensor([0, *(len(group) for group in self.groups)]).cumsum(0).tolist()
-        kept, places = [], []
+        kept, positions = [], []
         for group, start in zip(self.groups, starts, strict=False):
-            mine = torch.nonzero((inner >= start) & (inner < start + len(group))).flatten()
-            if len(mine):
-                kept.append(group.subset(inner[mine] - start))
-                places.append(mine)
+            in_group = torch.nonzero((inner >= start) & (inner < start + len(group))).flatten()
+            if len(in_group):
+                kept.append(group.subset(inner[in_group] - start))
+                positions.append(in_group)
         result = Joined(kept)
-        result._order = torch.cat(places).argsort()
+        result._order = torch.cat(positions).argsort()
         result.weights = of_chosen(self.weights, chosen)
         return result
 
     def to(self, device: torch.device | str) -> Joined:
-        """The same on another device."""
+        """The hypotheses on another device."""
         moved = copy.copy(self)
         moved.groups, moved.weights = tuple(group.to(device) for group in self.groups), self.weights.to(device)
         return moved
 
     def bind_rows(self, rows: Any) -> Joined:
-        """The same, asked about these very rows."""
+        """A copy whose black boxes read these rows instead of rows decoded from codes."""
         bound = copy.copy(self)
         bound.groups = tuple(group.bind_rows(rows) for group in self.groups)
         return bound
@@ -356,11 +362,11 @@ class Joined(Predictors):
 
 
 class Opaque(Predictors):
-    """Hypotheses that can only be asked, not differentiated: judges, never teachers.
+    """Hypotheses given by functions without gradients. They can judge answers, but a generator cannot train on them.
 
     Args:
-        functions: Each takes (N, *event) and returns probabilities (N, C).
-        weights: (S,); None: all alike.
+        functions: Functions from (N, *event) rows to (N, C) probabilities.
+        weights: (S,) weights of the hypotheses; None: equal weights.
     """
 
     differentiable = False
@@ -372,7 +378,7 @@ class Opaque(Predictors):
         self.weights = normalised(weights, len(functions))
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C), without gradients."""
+        """(S, N, C) log-probabilities for (N, *event) rows, without gradients."""
         with torch.no_grad():
             probabilities = torch.stack([function(x) for function in self.functions])
         if (
@@ -380,20 +386,20 @@ class Opaque(Predictors):
             or torch.isnan(probabilities).any()
             or (probabilities.sum(dim=-1) - 1).abs().max() > 1e-3
         ):
-            raise DataError("A hypothesis returned probabilities that are NaN or do not sum to one.")
+            raise DataError("Hypotheses must return (N, C) probabilities. Got some that are NaN or do not sum to one.")
         return probabilities.clamp(min=1e-30).log().to(x.device, x.dtype)
 
     def subset(self, chosen: Tensor) -> Opaque:
-        """Some of the hypotheses."""
+        """The chosen hypotheses, in the order given."""
         return Opaque([self.functions[i] for i in chosen.tolist()], of_chosen(self.weights, chosen))
 
 
 class OnDevice(Predictors):
-    """Hypotheses that live on another device: rows are sent there, and what comes back is where the rows were.
+    """Hypotheses on a device of their own. Rows are moved there, and results back to the device of the rows.
 
     Args:
         inner: The hypotheses.
-        device: Where they are to live.
+        device: Device on which they are evaluated.
     """
 
     def __init__(self, inner: Predictors, device: torch.device | str) -> None:
@@ -401,15 +407,15 @@ class OnDevice(Predictors):
         self.weights, self.differentiable = inner.weights.cpu(), inner.differentiable
 
     def log_probs(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C)."""
+        """(S, N, C) log-probabilities for (N, *event) rows."""
         return self.inner.log_probs(x.to(self.device)).to(x.device)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """(N, *event) to (S, N, C)."""
+        """(S, N, C) probabilities for (N, *event) rows."""
         return self.inner.probabilities(x.to(self.device)).to(x.device)
 
     def bind_rows(self, rows: Any) -> OnDevice:
-        """The same, asked about these very rows."""
+        """A copy whose black boxes read these rows instead of rows decoded from codes."""
         bound = copy.copy(self)
         bound.inner = self.inner.bind_rows(rows)
         return bound
@@ -420,9 +426,9 @@ class OnDevice(Predictors):
         return self.inner.boxes
 
     def subset(self, chosen: Tensor) -> OnDevice:
-        """Some of the hypotheses."""
+        """The chosen hypotheses, in the order given."""
         return OnDevice(self.inner.subset(chosen), self.device)
 
     def to(self, device: torch.device | str) -> Predictors:
-        """The hypotheses themselves, on a device."""
+        """The inner hypotheses on the given device, without this wrapper."""
         return self.inner.to(device)

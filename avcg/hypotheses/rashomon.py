@@ -1,4 +1,4 @@
-"""The Rashomon set: of many candidates, those nearly as good as the best."""
+"""Rashomon sets: the candidates whose loss is close to that of a reference model."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Reference = Literal["deterministic", "best"] | float
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class RashomonSet(FiniteSet):
-    """The candidates with L(θ) <= L* + ε, all alike, with everything needed to argue about the choice.
+    """The candidates with L(θ) <= L* + ε, with equal weights, and a record of how they were chosen.
 
     Attributes:
-        losses: (N,) of all candidates.
-        kept: (K,) positions of those kept.
-        reference_loss: L*.
-        epsilon: ε.
-        rule: In words.
+        losses: (N,) losses of all candidates.
+        kept: (K,) positions of the candidates that were kept.
+        reference_loss: Reference loss L*.
+        epsilon: Largest excess loss ε.
+        rule: Description of the rule by which candidates were kept.
     """
 
     losses: Tensor
@@ -54,20 +54,20 @@ def rashomon_set(
     device: torch.device | str = "cpu",
     rng: torch.Generator | None = None,
 ) -> RashomonSet:
-    """Keep the candidates whose validation loss is within epsilon of a reference.
+    """The candidates whose validation loss is within epsilon of a reference loss.
 
-    Mind the scale: on a binary task a coin flip costs ln 2 = 0.69 in cross-entropy, so ε = 0.8 excludes almost nothing.
+    Mind the scale: on a binary task a coin flip has a cross-entropy of ln 2 = 0.69, so ε = 0.8 excludes almost nothing.
 
     Args:
-        candidates: A distribution to draw from, or hypotheses already drawn.
-        X: Validation rows, as a frame where the candidates' space is known, or encoded.
-        y: Their labels.
-        epsilon: Excess loss allowed, >= 0.
+        candidates: A distribution to draw from, or hypotheses that are already drawn.
+        X: Validation rows: encoded, or a frame if the space of the candidates is known.
+        y: Labels of the validation rows.
+        epsilon: Largest excess loss, >= 0.
         loss: ``"cross_entropy"`` or ``"zero_one"``.
-        reference: L*: the loss of the ``"deterministic"`` network, of the ``"best"`` candidate, or a number.
-        n: Candidates to draw.
-        on_empty: What to do if none qualifies: keep the best with a warning, or raise.
-        device: Where losses are computed.
+        reference: Reference loss L*: that of the ``"deterministic"`` network, of the ``"best"`` candidate, or a number.
+        n: Number of candidates to draw.
+        on_empty: Behaviour if no candidate qualifies: ``"keep_best"`` with a warning, or ``"raise"``.
+        device: Device on which losses are computed.
         rng: Random numbers; None: a generator seeded with 0.
     """
     if not epsilon >= 0:
@@ -80,14 +80,14 @@ def rashomon_set(
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, rng=rng)
     x, labels = x.to(device), labels.to(device)
     losses = drawn.to(device).losses(x, labels, loss).cpu()
-    _refuse_wild(losses)
-    limit, words = _reference(candidates, losses, x, labels, loss, reference)
-    kept = torch.nonzero(losses <= limit + epsilon).flatten()
-    rule, least = f"{loss} <= {limit:.4f} ({words}) + {epsilon:g}", float(losses.min())
+    _check_finite(losses)
+    reference_loss, description = _reference_loss(candidates, losses, x, labels, loss, reference)
+    kept = torch.nonzero(losses <= reference_loss + epsilon).flatten()
+    rule, lowest = f"{loss} <= {reference_loss:.4f} ({description}) + {epsilon:g}", float(losses.min())
     if not len(kept):
         if on_empty == "raise":
-            raise SettingError(f"No candidate qualifies: {rule}. The best has {least:.4f}. Raise epsilon.")
-        kept, rule = losses.argmin()[None], f"{rule}; none qualified, so the best ({least:.4f}) was kept"
+            raise SettingError(f"No candidate qualifies: {rule}. The best has {lowest:.4f}. Increase epsilon.")
+        kept, rule = losses.argmin()[None], f"{rule}; none qualified, so the best ({lowest:.4f}) was kept"
         warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
     members = drawn.subset(kept)
     members.weights = torch.full_like(members.weights, 1.0 / len(kept))
@@ -98,30 +98,31 @@ def rashomon_set(
         deployed_model(candidates),
         losses=losses,
         kept=kept,
-        reference_loss=limit,
+        reference_loss=reference_loss,
         epsilon=epsilon,
         rule=rule,
     )
 
 
-def _refuse_wild(losses: Tensor) -> None:
+def _check_finite(losses: Tensor) -> None:
     if not torch.isfinite(losses).all():
         count = int((~torch.isfinite(losses)).sum())
         raise DataError(
-            f"{count} of {len(losses)} candidates have a loss that is not a number. Check rows and networks."
+            f"{count} of {len(losses)} candidates have a loss that is not a number. Check rows and networks for NaN."
         )
 
 
-def _reference(
+def _reference_loss(
     candidates: object, losses: Tensor, x: Tensor, y: Tensor, loss: Loss, reference: Reference
 ) -> tuple[float, str]:
+    """The reference loss L* and its description."""
     if reference == "best":
         return float(losses.min()), "the best candidate"
     if reference == "deterministic":
         base = getattr(candidates, "deterministic", None)
         if base is None:
             raise SettingError(
-                "These candidates have no deterministic network to compare with. Use reference='best' or a number."
+                "These candidates have no deterministic network as a reference. Use reference='best' or a number."
             )
         return float(base().to(x.device).losses(x, y, loss)[0]), "the deterministic network"
     if isinstance(reference, (int, float)) and math.isfinite(reference):

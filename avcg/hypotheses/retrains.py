@@ -1,4 +1,4 @@
-"""The user's own model, trained again: what next quarter may bring."""
+"""Retrains of the user's own model, as hypotheses about the next deployed model."""
 
 from __future__ import annotations
 
@@ -46,25 +46,25 @@ def retrains(
     n_jobs: int = 1,
     random_state: int = 0,
 ) -> FiniteSet:
-    """Fit a model n times more, each time a little differently.
+    """Fit copies of a model with other seeds or on resampled rows.
 
     Networks, bare or in a `Classifier`, are trained as one stacked network. Other estimators are cloned and fitted in
-    parallel; they need ``predict_proba``. Those that can be had as networks exactly (`from_sklearn`) become such; all
-    others are asked as they are, and `AVCG` learns from students of them.
+    parallel; they need ``predict_proba``. Estimators that can be converted to networks exactly (`from_sklearn`) are
+    converted. All others are used as black boxes, which `AVCG` distils into student networks.
 
     Args:
         model: A fitted `Classifier`, a torch network, or a scikit-learn estimator on raw frames.
         X: Training rows; encoded for a bare network.
-        y: Their labels.
-        n: How many.
-        resampling: What differs between retrains: the ``"seed"`` alone, a ``"bootstrap"`` of the rows, or a
+        y: Labels of the training rows.
+        n: Number of retrains.
+        resampling: Difference between retrains: the ``"seed"`` alone, a ``"bootstrap"`` of the rows, or a
             ``"subsample"`` without replacement.
-        share: Of the rows in a subsample, in (0, 1).
-        schema: What the columns are, for estimators; None: inferred.
-        training: How to train a bare network; None: its defaults.
-        space: What a bare network reads.
-        n_jobs: Processes for estimators, as in joblib.
-        random_state: Seed.
+        share: Share of the rows in a subsample, in (0, 1).
+        schema: Schema of the columns, for estimators; None: inferred from X.
+        training: Training settings of a bare network; None: the defaults.
+        space: Space of the rows that a bare network reads.
+        n_jobs: Number of processes for estimators, as in joblib.
+        random_state: Seed of all random numbers, >= 0.
     """
     n = check_count(n, "retrains")
     if resampling not in ("seed", "bootstrap", "subsample"):
@@ -77,26 +77,26 @@ def retrains(
     if isinstance(model, (nn.Module, Classifier)):
         if schema is not None or (space is not None and isinstance(model, Classifier)):
             raise SettingError(
-                "A fitted Classifier and a network bring their own reading. Leave schema (and space) out."
+                "A network takes no 'schema', and a fitted Classifier neither 'schema' nor 'space'. Leave them out."
             )
         return _networks(model, X, y, n, resampling, share, training, space, rng)
     if not hasattr(model, "predict_proba"):
         raise SettingError(
-            f"A {type(model).__name__} has no predict_proba, so its certainty cannot be read. Use one that has, e.g. by"
-            " CalibratedClassifierCV."
+            f"Retraining needs an estimator with predict_proba. A {type(model).__name__} has no predict_proba; wrap it,"
+            " e.g. in CalibratedClassifierCV."
         )
     return _estimators(model, X, y, n, resampling, share, schema, n_jobs, rng)
 
 
 def resample(rows: Tensor, n: int, resampling: How, share: float, rng: torch.Generator) -> Tensor:
-    """(n, rows of each) what each copy trains on, in an order of its own.
+    """(n, m) positions of the rows that each copy trains on, in random order.
 
     Args:
-        rows: (N,) the rows there are.
-        n: Copies.
-        resampling: As in `retrains`.
-        share: Of a subsample.
-        rng: Random numbers for the draws.
+        rows: (N,) positions of the available rows.
+        n: Number of copies.
+        resampling: Kind of resampling, as in `retrains`.
+        share: Share of the rows in a subsample.
+        rng: Random numbers.
     """
     if resampling == "bootstrap":
         return rows[torch.randint(len(rows), (n, len(rows)), generator=rng)]
@@ -122,8 +122,8 @@ def _networks(
         settings = training or model.training()
     x, labels = opened.pair(X, y)
     x, labels = (x.to(device), labels.to(device)) if isinstance(model, Classifier) else (x, labels)
-    # Each copy has a split of its own, as a real retrain would: with one for all, copies would stop early or late
-    # together and say too little about the next one.
+    # Each copy has its own validation split, as a real retrain would. With a common split, all copies would stop at
+    # similar epochs and vary too little.
     splits = [split_rows(len(x), held_share, rng) for _ in range(n)]
     held = torch.stack([apart for _, apart in splits])
     state, _ = fit_stacked(
@@ -155,7 +155,9 @@ def _estimators(
     rows = as_rows(X)
     if not isinstance(rows, pd.DataFrame):
         kind = type(X).__name__
-        raise DataError(f"Estimators are refitted on pandas frames. Got a {kind}; convert it with .to_pandas().")
+        raise DataError(
+            f"Estimators must be refitted on a pandas DataFrame. Got a {kind}; convert it with .to_pandas()."
+        )
     space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
     labels = check_labels(y, len(rows))
     classes = np.unique(labels)
@@ -179,7 +181,7 @@ def _estimators(
     if n > 1 and torch.allclose(first[:1].expand_as(first), first, atol=1e-4):
         warnings.warn(
             f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {resampling!r}."
-            " They say nothing about what may change; use resampling='bootstrap'.",
+            " They show no uncertainty; use resampling='bootstrap'.",
             stacklevel=3,
         )
     base = gather([model], X, space, classes) if hasattr(model, "classes_") else None
@@ -187,7 +189,7 @@ def _estimators(
 
 
 def _with_two_classes(labels: Any, n: int, resampling: How, share: float, rng: torch.Generator) -> Any:
-    """(n, rows) resamples, drawn again where only one class was left."""
+    """(n, m) positions of resampled rows. A resample with only one class is drawn again."""
     table = resample(torch.arange(len(labels)), n, resampling, share, rng).numpy()
     for i in range(n):
         for _ in range(100):
@@ -196,6 +198,7 @@ def _with_two_classes(labels: Any, n: int, resampling: How, share: float, rng: t
             table[i] = resample(torch.arange(len(labels)), 1, resampling, share, rng).numpy()[0]
         else:
             raise DataError(
-                f"A {resampling} of these {len(labels)} rows keeps only one class, however often it is drawn."
+                f"A {resampling} of these {len(labels)} rows kept only one class in 100 draws. Add rows of the rare"
+                " class."
             )
     return table

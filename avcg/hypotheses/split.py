@@ -1,6 +1,6 @@
-"""The split of a hypothesis distribution: which hypotheses train, which calibrate and which test.
+"""The split of a hypothesis distribution into hypotheses for training, calibration and testing.
 
-They are split before anything is trained, so that no certificate asks a model that was trained against.
+Hypotheses are split before anything is trained, so that certificates only use models that were not trained against.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from avcg.space.base import Space
 
 @dataclass(frozen=True)
 class SplitConfig:
-    """How many hypotheses train, calibrate and test.
+    """Sizes of the parts of a hypothesis split.
 
     Attributes:
         test_share: Share of a finite set that is held out for certificates, in (0, 1), rounded up.
-        calibration_share: Share of a finite set that a margin is calibrated by, in (0, 1), rounded down. Sets for which
-            that is none calibrate by the hypotheses trained on.
+        calibration_share: Share of a finite set that a margin is calibrated by, in (0, 1), rounded down. If that is
+            no hypothesis, the set calibrates with its training hypotheses.
         n_draws: Draws for certificates, and as many for calibration, from a distribution that is not a finite set.
         n_judges: Hypotheses trained on that judge candidates, at most.
         n_mean: Draws whose mean stands for the deployed model where there is none.
@@ -48,13 +48,13 @@ class SplitConfig:
 
 @dataclass(frozen=True, eq=False)
 class HypothesisSplit:
-    """Hypotheses by what they are for. No two parts share a member of a finite set.
+    """Hypotheses for training, calibration and testing. No two parts share a member of a finite set.
 
     Attributes:
         train: The hypotheses trained against.
-        calibration: The hypotheses that a margin is chosen by, on rows that were not trained on. For a set too small to
-            be split again, or where nothing is calibrated, those trained against.
-        test: The held-out hypotheses that certify answers, asked for nothing else; None: none are held out.
+        calibration: The hypotheses that a margin is chosen by, on rows that were not trained on. If the set is too
+            small to be split again, or nothing is calibrated, the training hypotheses.
+        test: The held-out hypotheses, used for certificates only; None: none are held out.
         deployed: The model whose decision counts; where there is none, the mean of the hypotheses trained against.
     """
 
@@ -74,7 +74,7 @@ class HypothesisSplit:
         calibrate: bool = True,
         config: SplitConfig | None = None,
     ) -> HypothesisSplit:
-        """Split a distribution.
+        """Split a hypothesis distribution.
 
         Args:
             hypotheses: Any distribution. A finite set is split; from any other, each part is drawn anew.
@@ -164,8 +164,8 @@ def _hold_out(
 
 
 def _is_deployed(members: Predictors, deployed: Predictors, space: Space) -> Tensor:
-    """(S,) whether each hypothesis is the deployed model, by what it answers."""
-    if isinstance(members, BlackBoxPredictors):  # trees that differ may well agree on a few points
+    """(S,) whether each hypothesis is the deployed model: the same object, or equal predictions on probe points."""
+    if isinstance(members, BlackBoxPredictors):  # different trees may agree on a few points
         deployed_ids = {id(box.model) for box in deployed.boxes}
         return torch.tensor([id(box.model) in deployed_ids for box in members.members])
     shape = (-1, *[1] * len(space.event_shape))

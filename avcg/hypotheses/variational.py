@@ -1,4 +1,4 @@
-"""Posteriors found by training: mean-field variational inference, and the weights a training run passes through."""
+"""Posteriors obtained by training: mean-field variational inference and SWAG."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from avcg.space.base import Space
 
 @dataclass(frozen=True, eq=False)
 class MeanFieldVI(GaussianPosterior):
-    """An independent Gaussian for every weight, trained on the evidence bound (Bayes by backprop, Blundell 2015).
+    """An independent Gaussian for every weight, trained on the evidence lower bound (Bayes by Backprop, Blundell 2015).
 
     Attributes:
-        history: One entry per epoch; the loss is the negative bound per row.
+        history: One entry per epoch. The loss is the negative evidence lower bound per row.
     """
 
     history: tuple[Epoch, ...] = ()
@@ -45,51 +45,51 @@ class MeanFieldVI(GaussianPosterior):
         space: Space | None = None,
         rng: torch.Generator | None = None,
     ) -> Self:
-        """Train the means and widths, starting from the model's own weights.
+        """Train the means and standard deviations, starting from the weights of the model.
 
         Args:
             model: A network or a fitted `Classifier`.
             X: Training rows.
-            y: Their labels, or targets where ``loss`` says so.
-            prior_std: Of the Gaussian prior around zero.
-            n_draws: Networks per step.
-            training: How long and how fast; None: 200 epochs at 1e-2.
-            loss: Mean negative log-likelihood per draw.
-            space: What a bare network reads.
+            y: Labels of the training rows, or a float tensor of targets for ``loss``.
+            prior_std: Standard deviation of the Gaussian prior around zero, > 0.
+            n_draws: Number of networks drawn per step.
+            training: Training settings; None: 200 epochs with learning rate 1e-2.
+            loss: Function from stacked logits and labels to the mean negative log-likelihood of each draw.
+            space: Space of the rows that a bare network reads.
             rng: Random numbers; None: a generator seeded with 0.
         """
         if not 0 < prior_std < math.inf:
             raise SettingError(f"The 'prior_std' of MeanFieldVI must be > 0. Got {prior_std!r} instead.")
-        opened, rng = model_spec(model, space), seeded(rng)
-        x = opened.rows(X).cpu()
-        targets = y.cpu() if isinstance(y, Tensor) and y.is_floating_point() else opened.labels(y).cpu()
+        spec, rng = model_spec(model, space), seeded(rng)
+        x = spec.rows(X).cpu()
+        targets = y.cpu() if isinstance(y, Tensor) and y.is_floating_point() else spec.labels(y).cpu()
         if targets.shape != x.shape[:1]:
             raise DataError(f"There must be one label per row, {len(x)}. Got labels of shape {tuple(targets.shape)}.")
-        network = copy.deepcopy(opened.network).eval().cpu().float()
+        network = copy.deepcopy(spec.network).eval().cpu().float()
         mean = {name: value.detach().clone() for name, value in network.named_parameters()}
         forward = stacked_forward(network, x.dim() - 1)
         center = torch.cat([value.flatten() for value in mean.values()]).requires_grad_()
-        # softplus(-5) = 0.007: narrow enough that the first steps see the trained network.
-        raw = torch.full_like(center, -5.0).detach().requires_grad_()
+        # softplus(-5) = 0.007: so narrow that the first draws are close to the trained network.
+        raw_std = torch.full_like(center, -5.0).detach().requires_grad_()
 
-        def bound(batch: Tensor) -> Tensor:
-            std = F.softplus(raw)
+        def negative_bound(batch: Tensor) -> Tensor:
+            std = F.softplus(raw_std)
             drawn = center + std * torch.randn(n_draws, len(center), generator=rng)
             logits = forward(x[batch], unflatten(drawn, mean), n_draws)
-            fit = loss(logits, targets[batch].expand(n_draws, *targets[batch].shape)).mean()
+            nll = loss(logits, targets[batch].expand(n_draws, *targets[batch].shape)).mean()
             ratio = (std.square() + center.square()) / prior_std**2
             kl = 0.5 * (ratio - 1 - 2 * (std / prior_std).log()).sum()
-            return fit + kl / len(x)
+            return nll + kl / len(x)
 
         settings = training or Training(epochs=200, learning_rate=1e-2, patience=None)
-        history = train([center, raw], bound, len(x), settings, rng=rng, label="Variational inference")
-        found = {name: value[0] for name, value in unflatten(center.detach()[None], mean).items()}
-        return cls(network, found, F.softplus(raw).detach(), None, opened.space, opened.classes, tuple(history))
+        history = train([center, raw_std], negative_bound, len(x), settings, rng=rng, label="Variational inference")
+        trained = {name: value[0] for name, value in unflatten(center.detach()[None], mean).items()}
+        return cls(network, trained, F.softplus(raw_std).detach(), None, spec.space, spec.classes, tuple(history))
 
 
 @dataclass(frozen=True, eq=False)
 class SWAG(GaussianPosterior):
-    """A Gaussian fitted to the weights that further training passes through (Maddox et al. 2019)."""
+    """A Gaussian fitted to snapshots of the weights during further training (SWAG, Maddox et al. 2019)."""
 
     @classmethod
     def fit(
@@ -103,21 +103,22 @@ class SWAG(GaussianPosterior):
         space: Space | None = None,
         rng: torch.Generator | None = None,
     ) -> Self:
-        """Train on from the model's weights and take a snapshot after every epoch.
+        """Continue training from the weights of the model and take a snapshot after every epoch.
 
         Args:
             model: A trained network or a fitted `Classifier`.
             X: Training rows.
-            y: Their labels.
-            n_snapshots: How many, at least 2; also the rank of the covariance.
-            training: How fast; its number of epochs is ``n_snapshots``. None: batches of 128 at 1e-3.
-            space: What a bare network reads.
+            y: Labels of the training rows.
+            n_snapshots: Number of snapshots, >= 2; also the rank of the low-rank part of the covariance.
+            training: Training settings, whose number of epochs is replaced by ``n_snapshots``; None: batches of 128
+                rows with learning rate 1e-3.
+            space: Space of the rows that a bare network reads.
             rng: Random numbers; None: a generator seeded with 0.
         """
         n_snapshots = check_int(n_snapshots, "'n_snapshots' of SWAG", 2)
-        opened = model_spec(model, space)
-        network = copy.deepcopy(opened.network).cpu().float()
-        x, labels = (part.cpu() for part in opened.pair(X, y))
+        spec = model_spec(model, space)
+        network = copy.deepcopy(spec.network).cpu().float()
+        x, labels = (part.cpu() for part in spec.pair(X, y))
         base = training or Training()
         settings = replace(base, epochs=n_snapshots, patience=None)
         snapshots: list[Tensor] = []
@@ -132,11 +133,11 @@ class SWAG(GaussianPosterior):
             on_epoch=lambda _, state: snapshots.append(torch.cat([v.detach().flatten() for v in state.values()])),
             label="Collecting weights",
         )
-        passed = torch.stack(snapshots)
-        center = passed.mean(dim=0)
-        away = passed - center
+        weights = torch.stack(snapshots)
+        center = weights.mean(dim=0)
+        deviations = weights - center
         mean = {name: value[0] for name, value in unflatten(center[None], dict(network.named_parameters())).items()}
-        # Half of the covariance from the diagonal, half from the snapshots, as in the paper.
-        diagonal = (away.square().mean(dim=0) / 2).sqrt()
-        factor = Factor(away.T / math.sqrt(2 * (n_snapshots - 1)))
-        return cls(network, mean, diagonal, factor, opened.space, opened.classes)
+        # Half of the covariance is the diagonal, half the low-rank part, as in the paper.
+        diagonal = (deviations.square().mean(dim=0) / 2).sqrt()
+        factor = Factor(deviations.T / math.sqrt(2 * (n_snapshots - 1)))
+        return cls(network, mean, diagonal, factor, spec.space, spec.classes)

@@ -1,1 +1,1 @@
-"""Predictors: networks and how they are fitted."""
+"""Classifiers, adapters from other libraries' models to networks or black boxes, and the decision rule."""

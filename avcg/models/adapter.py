@@ -1,4 +1,4 @@
-"""A model opened up: its network, and what is known about its inputs and classes."""
+"""The adapter from any supported model to its network, space and classes."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class Fitted(Protocol):
 
     @property
     def network_(self) -> nn.Module:
-        """From encoded rows to logits."""
+        """Network from encoded rows to logits."""
 
     @property
     def space_(self) -> Space:
-        """What it reads."""
+        """Space of the rows that the network reads."""
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The labels in the order of the logits."""
+        """Labels in the order of the logits."""
 
 
 Model = nn.Module | Fitted
@@ -36,12 +36,12 @@ Model = nn.Module | Fitted
 
 @dataclass(frozen=True, eq=False)
 class ModelSpec:
-    """A model's network with what is known about its inputs and classes.
+    """A model's network with its space and classes, as far as they are known.
 
     Attributes:
-        network: From encoded rows to logits.
-        space: What it reads, or None.
-        classes: The labels in the order of the logits, or None.
+        network: Network from encoded rows to logits.
+        space: Space of the rows that the network reads; None: unknown.
+        classes: Labels in the order of the logits; None: unknown.
     """
 
     network: nn.Module
@@ -49,40 +49,44 @@ class ModelSpec:
     classes: NDArray[Any] | None
 
     def event_shape(self) -> tuple[int, ...]:
-        """Of one row of input, from the space or the first linear layer."""
+        """Shape of one encoded row, from the space or the first linear layer."""
         if self.space is not None:
             return self.space.event_shape
         first = next((layer for layer in self.network.modules() if not list(layer.children())), None)
         if isinstance(first, nn.Linear):
             return (first.in_features,)
-        raise SettingError("The shape of the network's inputs is not known. Pass the space it reads.")
+        raise SettingError("The shape of the network's inputs is unknown. Pass the space of its rows: space=...")
 
     def rows(self, X: Any) -> Tensor:
         """Encoded rows in float32, from a frame, images, a table of numbers or an encoded tensor."""
         if isinstance(X, Tensor):
             return X.float()
         if self.space is None:
-            raise SettingError("A bare network reads encoded tensors. Pass a torch tensor, or the space it reads.")
+            raise SettingError(
+                "A bare network reads encoded tensors. Pass a torch tensor, or the space of its rows: space=..."
+            )
         return self.space.encode(as_rows(X))
 
     def labels(self, y: Any) -> Tensor:
-        """Class positions, from labels; a tensor is taken to hold positions already."""
+        """(N,) class positions of labels. A tensor must hold class positions already."""
         if isinstance(y, Tensor):
             if y.is_floating_point():
-                raise DataError(f"A tensor of labels holds class positions, whole numbers from 0. Got {y.dtype}.")
+                raise DataError(f"A tensor of labels must hold class positions, whole numbers from 0. Got {y.dtype}.")
             return y.long()
         values = np.asarray(y)
         if self.classes is None:
             if values.dtype.kind not in "iu":
-                raise DataError(f"A bare network reads class positions, 0 and up. Got labels such as {values[0]!r}.")
+                raise DataError(
+                    f"A bare network needs class positions, whole numbers from 0. Got labels such as {values[0]!r}."
+                )
             return torch.as_tensor(values).long()
         return class_positions(values, self.classes)
 
     def pair(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
-        """Encoded rows and their class positions, one for each.
+        """Encoded rows and their class positions, on one device.
 
         Raises:
-            DataError: If their numbers differ.
+            DataError: If there is not one label per row, or there are no rows.
         """
         x, labels = self.rows(X), self.labels(y)
         if labels.shape != x.shape[:1] or not len(x):
@@ -91,31 +95,33 @@ class ModelSpec:
 
 
 def as_rows(X: Any) -> Any:
-    """A frame or images as they are; a table of numbers as a frame with columns x0, x1, ..."""
+    """Rows as a frame or images. A 2-dimensional array becomes a frame with columns x0, x1, ..."""
     if isinstance(X, np.ndarray) and X.ndim == 2:
         return pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])])
     return X
 
 
 def class_positions(values: NDArray[Any], classes: NDArray[Any]) -> Tensor:
-    """(N,) where each label stands among the classes.
+    """(N,) position of each label among the classes.
 
     Raises:
-        DataError: If a label is none of them.
+        DataError: If a label is not one of the classes.
     """
     positions = pd.Index(classes).get_indexer(pd.Index(values))
-    strange = pd.unique(pd.Series(values[positions < 0]))
-    if len(strange):
-        known = enumerate_some(classes.tolist(), 12)
-        raise DataError(f"The labels {enumerate_some(strange.tolist())} are none of the model's classes: {known}.")
+    unknown = pd.unique(pd.Series(values[positions < 0]))
+    if len(unknown):
+        expected = enumerate_some(classes.tolist(), 12)
+        raise DataError(
+            f"Labels must be among the model's classes, {expected}. Got {enumerate_some(unknown.tolist())}."
+        )
     return torch.from_numpy(positions.astype(np.int64))
 
 
 def model_spec(model: Model, space: Space | None = None) -> ModelSpec:
-    """The network in a model, and what is known about it.
+    """The network of a model with its space and classes.
 
     Raises:
-        SettingError: If it is neither a network nor a fitted classifier around one.
+        SettingError: If the model is neither a network nor a fitted classifier around one.
     """
     if isinstance(model, nn.Module):
         return ModelSpec(model, space, None)
@@ -124,6 +130,6 @@ def model_spec(model: Model, space: Space | None = None) -> ModelSpec:
     if type(model).__name__ == "Classifier":
         raise SettingError("The classifier is not fitted yet. Call fit first.")
     raise SettingError(
-        f"A {type(model).__name__} is neither a torch network nor a fitted avcg.Classifier. Ask it as it is, with"
-        " avcg.BlackBox(model, X), or use retrains, which refits it."
+        f"A {type(model).__name__} is neither a torch network nor a fitted avcg.Classifier. Use it as a black box,"
+        " avcg.BlackBox(model, X), or refit it with retrains."
     )

@@ -1,8 +1,9 @@
-"""Fitted preprocessing as one linear layer on codes, found by asking it and then checked on real rows.
+"""Fitted preprocessing as one linear layer on codes, identified by probing it and then checked on real rows.
 
-Whatever treats each column by itself, affine in numbers and as it likes with categories and gaps, is exactly linear in
-the codes of a space: a scaled number, a flag for a gap, one code per category. So a few rows that differ in one cell
-each tell the whole layer, whatever the preprocessing is made of, and the rows at hand tell whether that was all.
+Preprocessing that treats each column separately, affine in numbers and arbitrary in categories and missing values, is
+exactly linear in the codes of a space: a scaled number, a flag for a missing value, one code per category. So a few
+rows that differ in one cell each determine the layer, however the preprocessing is built, and real rows show whether it
+is linear at all.
 """
 
 from __future__ import annotations
@@ -28,24 +29,24 @@ from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.space.frames import Frame, open_frame, read_values, take_rows, write_values
 from avcg.space.tabular import TabularSpace
 
-# From rows of the kind that was given to (N, F) features: an array, a sparse matrix, a frame or a tensor.
+# From rows of the user's kind to (N, F) features: an array, a sparse matrix, a frame or a tensor.
 Transform = Callable[[Any], Any]
 
 INSTEAD = "Use the model as a black box instead: avcg.BlackBox(model, X)."
-# Rows that are checked, and how many numbers of features they may have together.
+# Largest number of rows that are checked, and of features of these rows together.
 _CHECKED_ROWS, _CHECKED_NUMBERS = 20_000, 20_000_000
-# How far features may be off, by their spread and by their size: some preprocessing computes in float32.
-_OF_SPREAD, _OF_SIZE = 1e-4, 1e-6
-# Values of a column that are tried to find the one that is not affine; rows that are tried to find one that is taken.
+# Tolerances of features relative to their range and their size, since some preprocessing computes in float32.
+_RANGE_TOLERANCE, _SIZE_TOLERANCE = 1e-4, 1e-6
+# Values tried in each column to find one that is not affine, and rows tried to find one that the model accepts.
 _TRIED_VALUES, _TRIED_ROWS = 100, 50
-_GAP = "a gap"
+_MISSING = "a missing value"
 
 
 def schema_with_gaps(X: Any) -> Schema:
-    """The schema of some rows, with gaps read in the columns that have any.
+    """The schema inferred from rows, allowing missing values in the columns that have any.
 
     Args:
-        X: A frame, or a table of numbers.
+        X: Rows as a frame or a 2-dimensional array.
 
     >>> [feature.missing for feature in schema_with_gaps(pd.DataFrame({"a": [1.0, None], "b": [1, 2]})).features]
     ['indicator', 'error']
@@ -64,12 +65,12 @@ def schema_with_gaps(X: Any) -> Schema:
 
 @dataclass(frozen=True, eq=False)
 class Converted:
-    """A network that reads codes and predicts what the model it was made from predicts.
+    """A network on codes with the same predictions as the model it was converted from.
 
     Attributes:
-        network_: From codes to logits, one per class.
-        space_: What the codes mean.
-        classes_: The labels in the order of the logits.
+        network_: Network from codes to logits, one per class.
+        space_: Space that gives the codes their meaning.
+        classes_: Labels in the order of the logits.
     """
 
     network_: nn.Module
@@ -81,7 +82,7 @@ class Converted:
         return probabilities(self.network_, self.space_.encode(as_rows(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """(N,) the likeliest label."""
+        """(N,) most probable label of each row."""
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
 
@@ -89,8 +90,8 @@ def probabilities(network: nn.Module, x: Tensor) -> NDArray[np.float32]:
     """(N, C) probabilities of a network, without gradients.
 
     Args:
-        network: From inputs to logits.
-        x: (N, D).
+        network: Network from inputs to logits.
+        x: (N, *event) inputs.
     """
     with torch.no_grad():
         return torch.softmax(torch.cat([network(part) for part in x.split(8192)]), dim=-1).numpy()
@@ -98,35 +99,35 @@ def probabilities(network: nn.Module, x: Tensor) -> NDArray[np.float32]:
 
 @dataclass(frozen=True, eq=False)
 class Affine:
-    """x to weight @ x + bias, in float64.
+    """The affine map from x to weight @ x + bias, in float64.
 
     Attributes:
-        weight: (F, D).
-        bias: (F,).
+        weight: (F, D) matrix.
+        bias: (F,) offset.
     """
 
     weight: Floats
     bias: Floats
 
     def __call__(self, x: Floats) -> Floats:
-        """(N, D) to (N, F)."""
+        """(N, F) values of the map for (N, D) rows."""
         return x @ self.weight.T + self.bias
 
     def then(self, after: Affine) -> Affine:
-        """This map and another one after it, as one."""
+        """The composition of this map and one applied after it."""
         return Affine(after.weight @ self.weight, after.weight @ self.bias + after.bias)
 
     def layer(self) -> nn.Linear:
-        """The map as a layer, in float32."""
-        made: nn.Linear = skip_init(nn.Linear, self.weight.shape[1], self.weight.shape[0])
-        made.weight.data.copy_(torch.from_numpy(self.weight))
-        made.bias.data.copy_(torch.from_numpy(self.bias))
-        return made
+        """The map as a linear layer in float32."""
+        layer: nn.Linear = skip_init(nn.Linear, self.weight.shape[1], self.weight.shape[0])
+        layer.weight.data.copy_(torch.from_numpy(self.weight))
+        layer.bias.data.copy_(torch.from_numpy(self.bias))
+        return layer
 
 
 @dataclass(frozen=True)
 class _Cell:
-    """One value of one column, and the code whose weight it tells."""
+    """A value of a column, and the code whose weight it determines."""
 
     column: int
     value: float
@@ -134,56 +135,56 @@ class _Cell:
 
 
 class Probe:
-    """Rows put together from the cells of X, to see what a function makes of each column.
+    """Rows composed from the cells of X, to identify how a function transforms each column.
 
-    Rows are kept as tables of float64, (N, features of the schema): numbers, NaN where missing, and positions of
-    categories, one past the last where missing.
+    Rows are kept as float64 tables with one column per feature of the schema. They hold numbers, NaN where missing, and
+    positions of categories, one past the last where missing.
 
     Args:
         X: Rows as the function takes them.
-        schema: What the columns are; None: inferred, with gaps read where there are any.
-        space: What to read codes of; None: fitted to X.
+        schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
+        space: Fitted space of the codes, instead of a schema; None: fitted to X.
 
     Attributes:
-        space: What the codes mean.
-        rows: X as functions are asked with it, float32 as float64.
-        codes: (N, D) those of X.
+        space: Space that gives the codes their meaning.
+        rows: X as functions receive it, with float32 columns converted to float64.
+        codes: (N, D) codes of X.
     """
 
     def __init__(self, X: Any, schema: Schema | None = None, space: TabularSpace | None = None) -> None:
         if schema is not None and space is not None:
-            raise SettingError("A space has a schema already. Give either 'schema' or 'space', not both.")
+            raise SettingError("A space has a schema already. Pass either 'schema' or 'space', not both.")
         frame = as_rows(X)
         self.space = space or TabularSpace.fit(schema or schema_with_gaps(frame), frame)
         self._as_array = isinstance(X, np.ndarray)
-        # Some estimators compute in float32 if they are given it, and are then further from themselves than we are.
+        # Some estimators compute in float32 on float32 rows, with rounding errors larger than the tolerance.
         self._frame = open_frame(frame).with_columns(nw.selectors.by_dtype(nw.Float32).cast(nw.Float64))
         self.rows = self._native(self._frame.to_native())
         values = read_values(frame, self.space.schema)
         self.codes = torch.from_numpy(self._encoding.encode(values))
         self._table = self._table_of(values)
-        # The different values of each column, and where each is first found.
-        self._found = [np.unique(column, return_index=True) for column in self._table.T]
+        # The distinct values of each column, and the row of each value's first occurrence.
+        self._distinct = [np.unique(column, return_index=True) for column in self._table.T]
         self._base, self._cells = self._plan()
 
     def affine(self, transform: Transform) -> Affine:
-        """What a function does to codes.
+        """The affine map on codes that equals a function of rows.
 
         Raises:
-            SettingError: If it refuses a value, or is not linear in codes. The message names the column.
+            SettingError: If the function rejects a value or is not linear in codes. The message names the column.
         """
-        found = self._solve(transform)
-        count = max(1000, _CHECKED_NUMBERS // max(len(found.bias), 1))
-        place = np.unique(np.linspace(0, len(self._table) - 1, min(count, _CHECKED_ROWS)).astype(np.intp))
-        table = self._table[place]
-        features = dense(transform(self._native(take_rows(self._frame.to_native(), place))), len(place))
+        affine = self._solve(transform)
+        count = max(1000, _CHECKED_NUMBERS // max(len(affine.bias), 1))
+        positions = np.unique(np.linspace(0, len(self._table) - 1, min(count, _CHECKED_ROWS)).astype(np.intp))
+        table = self._table[positions]
+        features = dense(transform(self._native(take_rows(self._frame.to_native(), positions))), len(positions))
         size, spread = np.abs(features).max(axis=0, initial=0.0), np.ptp(features, axis=0)
-        allowed = _OF_SPREAD * spread + _OF_SIZE * size + np.finfo(np.float64).tiny
-        off = np.abs(features - found(self._codes(table))) / allowed
-        if not (off <= 1).all():
-            row, feature = np.unravel_index(np.where(np.isnan(off), np.inf, off).argmax(), off.shape)
-            self._explain(transform, found, allowed, table[row], int(feature))
-        return found
+        allowed = _RANGE_TOLERANCE * spread + _SIZE_TOLERANCE * size + np.finfo(np.float64).tiny
+        error = np.abs(features - affine(self._codes(table))) / allowed
+        if not (error <= 1).all():
+            row, feature = np.unravel_index(np.where(np.isnan(error), np.inf, error).argmax(), error.shape)
+            self._explain(transform, affine, allowed, table[row], int(feature))
+        return affine
 
     @property
     def _encoding(self) -> Encoding:
@@ -194,6 +195,7 @@ class Probe:
         return self.space.schema.features
 
     def _native(self, frame: Frame) -> Any:
+        """A frame as the kind of rows that X is."""
         return frame.to_numpy() if self._as_array else frame
 
     def _table_of(self, values: Values) -> Floats:
@@ -208,7 +210,7 @@ class Probe:
         return Values(table[:, numeric], table[:, ~numeric].astype(np.intp))
 
     def _codes(self, table: Floats) -> Floats:
-        """(N, D) the codes of rows in float64, which the encoding rounds to float32."""
+        """(N, D) codes of rows in float64, without the encoding's rounding to float32."""
         values, encoding = self._values(table), self._encoding
         codes = encoding.encode(values).astype(np.float64)
         scaled = (values.numbers - encoding.center) / encoding.scale
@@ -216,185 +218,192 @@ class Probe:
         return codes
 
     def _plan(self) -> tuple[Floats, list[_Cell]]:
-        """A base row, and the cells that make up the rows that differ from it."""
+        """A base row, and the cells by which the other probing rows differ from it."""
         base, cells = self._table[0].copy(), []
         for j, (feature, codes) in enumerate(zip(self._features, self._encoding.slices, strict=True)):
-            known = self._found[j][0]
-            base[j] = known[0]
+            values = self._distinct[j][0]
+            base[j] = values[0]
             if isinstance(feature, Continuous):
-                if np.isnan(known[0]):
-                    raise DataError(f"Column {feature.name!r} has no value in any row. Give rows that have some.")
-                # As far apart as the data: rounding then counts least. A constant moves to where any dtype can hold it.
-                far = known[~np.isnan(known)][-1]
-                far = far if far > known[0] else float(known[0] == 0)
-                cells.append(_Cell(j, float(far), codes.start))
+                if np.isnan(values[0]):
+                    raise DataError(f"Column {feature.name!r} has no value in any row. Pass rows that have some.")
+                # The extremes of the data keep rounding errors small. A constant moves to 0 or 1.
+                other = values[~np.isnan(values)][-1]
+                other = other if other > values[0] else float(values[0] == 0)
+                cells.append(_Cell(j, float(other), codes.start))
                 if feature.missing == "indicator":
                     cells.append(_Cell(j, np.nan, codes.start + 1))
             else:
-                others = (slot for slot in range(codes.stop - codes.start) if slot != known[0])
+                others = (slot for slot in range(codes.stop - codes.start) if slot != values[0])
                 cells += [_Cell(j, slot, codes.start + slot) for slot in others]
         return base, cells
 
     def _solve(self, transform: Transform) -> Affine:
+        """The affine map that agrees with a function on the probing rows."""
         table = np.tile(self._base, (len(self._cells) + 1, 1))
         for row, cell in zip(table[1:], self._cells, strict=True):
             row[cell.column] = cell.value
         try:
-            features = self._ask(transform, table)
+            features = self._features_of(transform, table)
         except AvcgError:
             raise
-        except Exception as error:  # whatever somebody else's code raises
+        except Exception as error:  # another library's code may raise anything
             self._blame(transform, error)
-        odd = ~np.isfinite(features).all(axis=1)
-        if odd.any():
-            self._refuse_odd(int(odd.argmax()), features)
+        not_finite = ~np.isfinite(features).all(axis=1)
+        if not_finite.any():
+            self._refuse_not_finite(int(not_finite.argmax()), features)
         codes = self._codes(table)
         weight = np.zeros((features.shape[1], codes.shape[1]))
         for p, cell in enumerate(self._cells, start=1):
             moved = codes[p] - codes[0]
-            # A gap also takes away the number, whose weight is known by then; the base's category has weight 0.
-            rest = np.flatnonzero(moved)
-            change = features[p] - features[0] - weight[:, rest] @ moved[rest]
+            # A missing value also removes the number, whose weight is known by then. The base's category has weight 0.
+            changed = np.flatnonzero(moved)
+            change = features[p] - features[0] - weight[:, changed] @ moved[changed]
             weight[:, cell.code] = change / moved[cell.code]
         return Affine(weight, features[0] - weight @ codes[0])
 
-    def _ask(self, transform: Transform, table: Floats) -> Floats:
+    def _features_of(self, transform: Transform, table: Floats) -> Floats:
+        """(N, F) features that a function makes of rows."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about rows that nobody has
+            warnings.simplefilter("ignore")  # about artificial rows
             return dense(transform(self._native(self._rows_with(table))), len(table))
 
     def _rows_with(self, table: Floats) -> Frame:
-        """Rows of the kind of X: cells of its own where it has such a value, written where it has not."""
+        """Rows of the kind of X: its own cells for values that it has, written cells for all others."""
         columns, absent = {}, np.zeros(table.shape, bool)
-        for j, (feature, (known, first)) in enumerate(zip(self._features, self._found, strict=True)):
-            at = np.minimum(np.searchsorted(known, table[:, j]), len(known) - 1)
-            absent[:, j] = (known[at] != table[:, j]) & ~(np.isnan(known[at]) & np.isnan(table[:, j]))
+        for j, (feature, (distinct, first)) in enumerate(zip(self._features, self._distinct, strict=True)):
+            at = np.minimum(np.searchsorted(distinct, table[:, j]), len(distinct) - 1)
+            absent[:, j] = (distinct[at] != table[:, j]) & ~(np.isnan(distinct[at]) & np.isnan(table[:, j]))
             columns[feature.name] = self._frame[feature.name][first[at]]
         frame = _side_by_side([columns[name] for name in self._frame.columns])
         if not absent.any():
             return frame
         values = self._values(table)
-        gaps = self._encoding.missing(values)
-        frame = write_values(frame, self._encoding, values, absent & ~gaps, values.numbers)
-        for j in np.flatnonzero((absent & gaps).any(axis=0)).tolist():
-            frame = _with_gaps(frame, self._features[j].name, absent[:, j] & gaps[:, j])
+        missing = self._encoding.missing(values)
+        frame = write_values(frame, self._encoding, values, absent & ~missing, values.numbers)
+        for j in np.flatnonzero((absent & missing).any(axis=0)).tolist():
+            frame = _with_missing(frame, self._features[j].name, absent[:, j] & missing[:, j])
         return frame
 
-    def _said(self, column: int, value: float) -> str:
-        """A cell as people write it."""
+    def _describe(self, column: int, value: float) -> str:
+        """A cell as text for messages."""
         feature = self._features[column]
         if isinstance(feature, Continuous):
-            return _GAP if np.isnan(value) else f"{value:.10g}"
-        return _GAP if value == len(feature.categories) else repr(feature.categories[int(value)])
+            return _MISSING if np.isnan(value) else f"{value:.10g}"
+        return _MISSING if value == len(feature.categories) else repr(feature.categories[int(value)])
 
     def _blame(self, transform: Transform, error: Exception) -> NoReturn:
-        """Say which cell a function refuses, by putting each into a row that it takes."""
+        """Raise an error that names the cell that a function rejects, found by putting each into an accepted row."""
 
-        def refused(row: Floats) -> Exception | None:
+        def rejection(row: Floats) -> Exception | None:
             try:
-                self._ask(transform, row[None])
-            except Exception as found:  # whatever somebody else's code raises
-                return found
+                self._features_of(transform, row[None])
+            except Exception as raised:  # another library's code may raise anything
+                return raised
             return None
 
-        taken = next((row for row in self._table[:_TRIED_ROWS] if refused(row) is None), None)
-        if taken is not None:
-            own = [_Cell(j, value, 0) for j, value in enumerate(self._base)]
-            for cell in [*own, *self._cells]:
-                row = taken.copy()
+        accepted = next((row for row in self._table[:_TRIED_ROWS] if rejection(row) is None), None)
+        if accepted is not None:
+            base_cells = [_Cell(j, value, 0) for j, value in enumerate(self._base)]
+            for cell in [*base_cells, *self._cells]:
+                row = accepted.copy()
                 row[cell.column] = cell.value
-                found = refused(row)
-                if found is not None:
-                    self._refuse_cell(cell, found)
-        raise not_taken(error) from error
+                raised = rejection(row)
+                if raised is not None:
+                    self._refuse_cell(cell, raised)
+        raise rejected_rows(error) from error
 
     def _refuse_cell(self, cell: _Cell, error: Exception) -> NoReturn:
-        name, said = self._features[cell.column].name, self._said(cell.column, cell.value)
+        name, text = self._features[cell.column].name, self._describe(cell.column, cell.value)
         fix = (
-            f"Refit the model with an imputer, or give a schema without allow_missing({name!r})."
-            if said == _GAP
-            else "Refit the model so that it takes it, e.g. with OneHotEncoder(handle_unknown='ignore'), or leave it"
-            f" out of the schema, e.g. X[{name!r}].cat.remove_unused_categories()."
+            f"Refit the model with an imputer, or pass a schema without allow_missing({name!r})."
+            if text == _MISSING
+            else "Refit the model so that it accepts the value, e.g. with OneHotEncoder(handle_unknown='ignore'), or"
+            f" leave it out of the schema, e.g. X[{name!r}].cat.remove_unused_categories()."
         )
         raise SettingError(
-            f"The model refuses {said} in column {name!r}, which the schema has: {_first_line(error)} {fix}"
+            f"The model rejects {text} in column {name!r}, which the schema allows: {_first_line(error)} {fix}"
         ) from error
 
-    def _refuse_odd(self, row: int, features: Floats) -> NoReturn:
+    def _refuse_not_finite(self, row: int, features: Floats) -> NoReturn:
         value = features[row][~np.isfinite(features[row])][0]
         if row == 0:
-            raise SettingError(f"The model's preprocessing makes {value} of the rows of X. Fit it on such rows.")
+            raise SettingError(f"The model's preprocessing turns rows of X into {value}. Fit it on such rows.")
         cell = self._cells[row - 1]
         raise SettingError(
-            f"The model's preprocessing makes {value} of {self._said(cell.column, cell.value)} in column"
-            f" {self._features[cell.column].name!r}. Give the model an imputer, or a schema that refuses such values."
+            f"The model's preprocessing turns {self._describe(cell.column, cell.value)} in column"
+            f" {self._features[cell.column].name!r} into {value}. Add an imputer to the model, or pass a schema that"
+            " does not allow such values."
         )
 
-    def _explain(self, transform: Transform, found: Affine, allowed: Floats, worst: Floats, feature: int) -> NoReturn:
-        """Say which column is not affine by itself, or else which ones act together."""
+    def _explain(self, transform: Transform, affine: Affine, allowed: Floats, worst: Floats, feature: int) -> NoReturn:
+        """Raise an error that names the column that is not affine, or else the columns that interact."""
         table, column = [], []
-        for j, (known, _) in enumerate(self._found):
+        for j, (distinct, _) in enumerate(self._distinct):
             if isinstance(self._features[j], Continuous):
-                present = known[~np.isnan(known)]
-                place = np.unique(np.linspace(0, len(present) - 1, _TRIED_VALUES).astype(np.intp))
-                for value in (*present[place], worst[j]):
+                present = distinct[~np.isnan(distinct)]
+                positions = np.unique(np.linspace(0, len(present) - 1, _TRIED_VALUES).astype(np.intp))
+                for value in (*present[positions], worst[j]):
                     table.append(np.where(np.arange(len(worst)) == j, value, self._base))
                     column.append(j)
         if table:
-            off = np.abs(self._ask(transform, np.array(table)) - found(self._codes(np.array(table))))
-            share = np.where(np.isfinite(off), off / allowed, np.inf)
-            row, at = np.unravel_index(share.argmax(), share.shape)
-            if share[row, at] > 1:
+            error = np.abs(self._features_of(transform, np.array(table)) - affine(self._codes(np.array(table))))
+            excess = np.where(np.isfinite(error), error / allowed, np.inf)
+            row, at = np.unravel_index(excess.argmax(), excess.shape)
+            if excess[row, at] > 1:
                 name, value = self._features[column[row]].name, table[row][column[row]]
                 raise SettingError(
-                    f"Column {name!r} goes through something that is not affine (off by {off[row, at]:.3g} at"
-                    f" {value:.10g}). {INSTEAD} Or, if its numbers stand for categories, give a schema that says so:"
+                    f"The preprocessing of column {name!r} must be affine. It is not (off by {error[row, at]:.3g} at"
+                    f" {value:.10g}). {INSTEAD} Or, if its numbers stand for categories, pass a schema that says so:"
                     f" Schema.infer(X, kinds={{{name!r}: 'categorical'}})."
                 )
-        self._refuse_together(transform, found, allowed, worst, feature)
+        self._refuse_interaction(transform, affine, allowed, worst, feature)
 
-    def _refuse_together(
-        self, transform: Transform, found: Affine, allowed: Floats, worst: Floats, feature: int
+    def _refuse_interaction(
+        self, transform: Transform, affine: Affine, allowed: Floats, worst: Floats, feature: int
     ) -> NoReturn:
-        """Columns act together where setting any of them back to the base changes what the others explain."""
+        """Raise an error that names interacting columns: resetting one to the base changes the error of the rest."""
         table = np.vstack([worst, np.where(np.eye(len(worst), dtype=bool), self._base, worst)])
-        off = (self._ask(transform, table) - found(self._codes(table)))[:, feature]
-        part = np.abs(off[1:] - off[0]) > 0.01 * abs(off[0])
-        if abs(off[0]) <= allowed[feature] or not part.any():
-            self._refuse_unlike(worst)
-        names = [self._features[j].name for j in np.flatnonzero(part)]
+        error = (self._features_of(transform, table) - affine(self._codes(table)))[:, feature]
+        interacting = np.abs(error[1:] - error[0]) > 0.01 * abs(error[0])
+        if abs(error[0]) <= allowed[feature] or not interacting.any():
+            self._refuse_inconsistent(worst)
+        names = [self._features[j].name for j in np.flatnonzero(interacting)]
         raise SettingError(
-            f"The columns {enumerate_some(names)} act together in the model's preprocessing (off by {abs(off[0]):.3g}"
-            f" from the sum of what each does alone), so it is not linear. {INSTEAD}"
+            f"The model's preprocessing must treat each column separately. It combines {enumerate_some(names)} (off by"
+            f" {abs(error[0]):.3g} from the sum of their separate effects). {INSTEAD}"
         )
 
-    def _refuse_unlike(self, row: Floats) -> NoReturn:
-        """A row of X fares otherwise than one with the same values."""
-        gaps = self._encoding.missing(self._values(row[None]))[0]
-        if gaps.any():
-            names = [feature.name for feature, gap in zip(self._features, gaps, strict=True) if gap]
+    def _refuse_inconsistent(self, row: Floats) -> NoReturn:
+        """Raise an error about a row of X whose features differ from those of a probing row with the same values."""
+        missing = self._encoding.missing(self._values(row[None]))[0]
+        if missing.any():
+            names = [feature.name for feature, flag in zip(self._features, missing, strict=True) if flag]
             raise SettingError(
-                f"The model tells gaps of one column apart, such as None and nan. Look at {enumerate_some(names)}, and"
-                " make all its gaps the same before the model is fitted."
+                "The model must treat all missing values of a column alike. It distinguishes some, such as None and"
+                f" nan, in {enumerate_some(names)}. Replace them by one kind before fitting the model."
             )
-        raise SettingError(f"What the preprocessing makes of a row depends on the rows it comes with. {INSTEAD}")
+        raise SettingError(
+            f"The preprocessing must treat each row separately. Its output depends on other rows. {INSTEAD}"
+        )
 
 
 def dense(features: Any, n_rows: int) -> Floats:
-    """What a transformer returned as (N, F) float64.
+    """The output of a transformer as a dense (N, F) array of float64.
 
     Raises:
-        SettingError: If it has another shape.
+        SettingError: If the output has another shape.
     """
     if isinstance(features, Tensor):
-        found = features.detach().cpu().numpy()
+        values = features.detach().cpu().numpy()
     elif isinstance(features, pd.DataFrame):
-        found = features.to_numpy(np.float64, na_value=np.nan)
+        values = features.to_numpy(np.float64, na_value=np.nan)
     else:
-        found = features.toarray() if hasattr(features, "toarray") else features
-    array = np.asarray(found, np.float64)
+        values = features.toarray() if hasattr(features, "toarray") else features
+    array = np.asarray(values, np.float64)
     if array.ndim != 2 or len(array) != n_rows:
-        raise SettingError(f"Preprocessing must return one row of features for each of {n_rows}. Got {array.shape}.")
+        raise SettingError(
+            f"Preprocessing must return (N, F) features for the {n_rows} rows it was given. Got shape {array.shape}."
+        )
     return array
 
 
@@ -404,19 +413,21 @@ def _side_by_side(columns: list[nw.Series[Any]]) -> Frame:
     return nw.concat([column.to_frame() for column in columns], how="horizontal").to_native()
 
 
-def _with_gaps(frame: Frame, name: str, gaps: Flags) -> Frame:
-    """A frame with some cells of a column emptied, in a wider dtype where its own knows no gaps."""
+def _with_missing(frame: Frame, name: str, missing: Flags) -> Frame:
+    """A frame with some cells of a column set to missing, in a wider dtype if the column needs one."""
     if isinstance(frame, pd.DataFrame):
-        return frame.assign(**{name: frame[name].mask(gaps)})
-    opened = open_frame(frame)
-    at: Positions = np.flatnonzero(gaps)
-    nothing = nw.new_series(name, [None] * len(at), opened[name].dtype, backend=opened.implementation)
-    return opened.with_columns(opened[name].scatter(at.tolist(), nothing)).to_native()
+        return frame.assign(**{name: frame[name].mask(missing)})
+    table = open_frame(frame)
+    positions: Positions = np.flatnonzero(missing)
+    nulls = nw.new_series(name, [None] * len(positions), table[name].dtype, backend=table.implementation)
+    return table.with_columns(table[name].scatter(positions.tolist(), nulls)).to_native()
 
 
-def not_taken(error: Exception) -> SettingError:
-    """What to say of a model that fails on the rows it was given with."""
-    return SettingError(f"The model does not take the rows of X: {_first_line(error)} Give rows as it was fitted on.")
+def rejected_rows(error: Exception) -> SettingError:
+    """The error for a model that fails on the rows of X."""
+    return SettingError(
+        f"The model failed on the rows of X: {_first_line(error)} Pass rows like those it was fitted on."
+    )
 
 
 def _first_line(error: Exception) -> str:

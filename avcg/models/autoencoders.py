@@ -1,4 +1,4 @@
-"""One autoencoder per class, all trained as one: how well a row fits each class."""
+"""One autoencoder per class, trained as one stacked network, to measure how well a row fits each class."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avcg.models.networks import autoencoder, conv_autoencoder
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Epoch, Training
 
-_ROWS = 1024  # at a time
+_CHUNK_ROWS = 1024  # rows processed at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,8 +23,8 @@ class ClassAutoencoders:
     """C autoencoders of one architecture, each fitted to the rows of one class.
 
     Attributes:
-        network: The architecture.
-        state: Its parameters by name, (C, *shape).
+        network: Architecture of the autoencoders.
+        state: Parameters by name, (C, *shape).
         history: One entry per epoch.
     """
 
@@ -43,18 +43,18 @@ class ClassAutoencoders:
         training: Training | None = None,
         rng: torch.Generator | None = None,
     ) -> Self:
-        """Train them on encoded rows.
+        """Train one autoencoder per class on encoded rows.
 
         Args:
-            x: (N, *event).
+            x: (N, *event) encoded rows.
             y: (N,) class positions.
-            n_classes: C.
-            network: The architecture; None: a small perceptron for rows, convolutions for pictures.
-            training: How long and how fast; None: 100 epochs.
+            n_classes: Number of classes C.
+            network: Architecture; None: a small perceptron for tables, a convolutional one for images.
+            training: Training settings; None: 100 epochs without early stopping.
             rng: Random numbers; None: a generator seeded with 0.
 
         Raises:
-            DataError: If a class has no row.
+            DataError: If a class has no rows.
 
         >>> x = torch.cat([torch.zeros(50, 4), torch.ones(50, 4)])
         >>> y = torch.arange(100) // 50
@@ -74,7 +74,7 @@ class ClassAutoencoders:
         return cls(network, state, tuple(history))
 
     def to(self, device: torch.device | str) -> ClassAutoencoders:
-        """The same on another device."""
+        """The autoencoders on another device."""
         state = {name: value.to(device) for name, value in self.state.items()}
         return ClassAutoencoders(self.network.to(device), state, self.history)
 
@@ -82,28 +82,32 @@ class ClassAutoencoders:
         """Squared reconstruction error of each row under each class's autoencoder.
 
         Args:
-            x: (N, *event).
+            x: (N, *event) encoded rows.
 
         Returns:
-            (C, N), differentiable in x.
+            (C, N) errors, differentiable in x.
         """
         count = len(next(iter(self.state.values())))
         forward = stacked_forward(self.network.to(x.device), x.dim() - 1)
-        parts = [(forward(part, self.state, count) - part).square().flatten(2).sum(dim=-1) for part in x.split(_ROWS)]
+        parts = [
+            (forward(part, self.state, count) - part).square().flatten(2).sum(dim=-1) for part in x.split(_CHUNK_ROWS)
+        ]
         return torch.cat(parts, dim=1)
 
 
 def _squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
-    """(C, N, *event) twice to (C,)."""
+    """(C,) mean squared error for (C, N, *event) outputs and targets."""
     return (outputs - targets).square().flatten(1).mean(dim=1)
 
 
 def _rows_of_classes(y: Tensor, n_classes: int, rng: torch.Generator) -> Tensor:
-    """(C, n) rows of each class, those of smaller classes repeated until all have as many as the largest."""
+    """(C, n) positions of each class's rows in random order, repeated up to the size of the largest class."""
     groups = [torch.nonzero(y == c).flatten() for c in range(n_classes)]
     empty = [c for c, group in enumerate(groups) if not len(group)]
     if empty:
-        raise DataError(f"Class {empty[0]} of {n_classes} has no row to fit an autoencoder to.")
+        raise DataError(
+            f"Every class needs rows to fit an autoencoder to. Class {empty[0]} of {n_classes} has no rows."
+        )
     size = max(len(group) for group in groups)
     shuffled = [group[torch.randperm(len(group), generator=rng)] for group in groups]
     return torch.stack([group.repeat(-(-size // len(group)))[:size] for group in shuffled])

@@ -1,7 +1,7 @@
-"""Stacks of linear layers and activations, run for all hypotheses by batched matrix products.
+"""Evaluation of stacks of linear layers and activations for all hypotheses by batched matrix products.
 
-As long as hypotheses agree, a layer is computed once for all; where they part, a leading axis S appears. Dropout masks
-part after the first layer, so its product is shared by all of them.
+A layer whose inputs and weights are the same for all hypotheses is computed once. From the first difference on,
+activations have a leading axis S. Dropout masks differ after the first layer, so all hypotheses share its product.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ELEMENTWISE = (
     nn.ReLU, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.Softplus, nn.Mish, nn.SELU
 )  # fmt: skip
 _IDENTITY = (nn.Identity, nn.Dropout, GaussianDropout)  # in evaluation mode
-_MATRIX = 2  # axes of the weights of a linear layer; those of convolutions have more
+_MATRIX_DIMS = 2  # axes of a linear layer's weights; those of convolutions have more
 Step = tuple[str, nn.Module]
 
 
@@ -30,8 +30,8 @@ class Plan:
     """The layers of a network in order, with their names in its ``state_dict``.
 
     Attributes:
-        steps: (prefix, layer).
-        width: The widest layer.
+        steps: Pairs of a layer's prefix in the ``state_dict`` and the layer.
+        width: Largest number of inputs or outputs of a linear layer.
     """
 
     steps: tuple[Step, ...]
@@ -41,26 +41,28 @@ class Plan:
         """Logits of all hypotheses.
 
         Args:
-            x: (N, D) the same rows for all, or (S, N, D) each hypothesis its own.
-            overrides: By name, with a leading axis S.
-            count: S.
+            x: (N, D) rows shared by all hypotheses, or (S, N, D) rows of each hypothesis.
+            overrides: Parameters by name, with a leading axis S.
+            count: Number of hypotheses S.
 
         Returns:
-            (S, N, C).
+            (S, N, C) logits.
         """
-        h, apart = x, x.dim() == 3
+        h, stacked = x, x.dim() == 3
         for prefix, layer in self.steps:
             if isinstance(layer, nn.Linear):
-                h, apart = _linear(h, apart, layer, overrides.get(f"{prefix}weight"), overrides.get(f"{prefix}bias"))
+                h, stacked = _linear(
+                    h, stacked, layer, overrides.get(f"{prefix}weight"), overrides.get(f"{prefix}bias")
+                )
             elif isinstance(layer, Noise):
                 mask = overrides.get(f"{prefix}mask")
                 if mask is None:
                     h = h * layer.mask.to(h.dtype)
-                else:  # one per hypothesis, or one for each of its rows
-                    h, apart = h * (mask if mask.dim() == 3 else mask[:, None]), True
+                else:  # one mask per hypothesis, or one per hypothesis and row
+                    h, stacked = h * (mask if mask.dim() == 3 else mask[:, None]), True
             else:
                 h = layer(h)
-        return h if apart else h.expand(count, *h.shape)
+        return h if stacked else h.expand(count, *h.shape)
 
     def run_one(self, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
         """Logits (N, C) of one hypothesis, whose overrides have no leading axis."""
@@ -77,26 +79,29 @@ class Plan:
         return h
 
     def begun(self, x: Tensor, overrides: Mapping[str, Tensor]) -> tuple[Tensor, Plan]:
-        """What all hypotheses compute alike, computed once, and the plan of the rest."""
-        own = [any(f"{prefix}{name}" in overrides for name in ("weight", "bias", "mask")) for prefix, _ in self.steps]
-        first = own.index(True) if any(own) else len(own)
+        """The output of the layers that all hypotheses share, and the plan of the remaining layers."""
+        overridden = [
+            any(f"{prefix}{name}" in overrides for name in ("weight", "bias", "mask")) for prefix, _ in self.steps
+        ]
+        first = overridden.index(True) if any(overridden) else len(overridden)
         shared, rest = (Plan(steps, self.width) for steps in (self.steps[:first], self.steps[first:]))
         return shared.run_one(x, {}), rest
 
     def parts_early(self, overrides: Mapping[str, Tensor]) -> bool:
-        """Whether hypotheses have weights of their own in some layer, so that nothing after it can be shared."""
+        """Whether the weights of a linear layer differ between hypotheses, so that no later layer is shared."""
         return any(f"{prefix}weight" in overrides for prefix, layer in self.steps if isinstance(layer, nn.Linear))
 
 
 def _linear(
-    h: Tensor, apart: bool, layer: nn.Linear, weight: Tensor | None, bias: Tensor | None
+    h: Tensor, stacked: bool, layer: nn.Linear, weight: Tensor | None, bias: Tensor | None
 ) -> tuple[Tensor, bool]:
+    """The output of a linear layer, and whether it has a leading axis S."""
     shared_bias = None if layer.bias is None else layer.bias.to(h.dtype)
     if weight is None:
         if bias is None:
-            return F.linear(h, layer.weight.to(h.dtype), shared_bias), apart
+            return F.linear(h, layer.weight.to(h.dtype), shared_bias), stacked
         return F.linear(h, layer.weight.to(h.dtype)) + bias[:, None], True
-    if not apart:
+    if not stacked:
         h = h.expand(len(weight), *h.shape)
     if bias is None and shared_bias is None:
         return torch.bmm(h, weight.mT), True
@@ -109,37 +114,37 @@ Forward = Callable[[Tensor, Mapping[str, Tensor], int], Tensor]
 
 
 def stacked_forward(network: nn.Module, event_dim: int) -> Forward:
-    """A function from inputs, overrides and S to logits (S, N, C), by the fastest way the network allows.
+    """The fastest available function from inputs, overrides and S to (S, N, C) logits.
 
     Args:
-        network: In evaluation mode; it is not changed.
-        event_dim: Axes of one row of input, to tell rows that all share from rows of each hypothesis.
+        network: Network in evaluation mode; it is not changed.
+        event_dim: Number of axes of one row, to distinguish shared rows from rows of each hypothesis.
     """
     plan = plan_of(network)
     if plan is not None:
         return plan.run
 
-    filters = {name for name, value in network.named_parameters() if value.dim() > _MATRIX}
+    filters = {name for name, value in network.named_parameters() if value.dim() > _MATRIX_DIMS}
 
     def forward(x: Tensor, overrides: Mapping[str, Tensor], count: int) -> Tensor:
         if not overrides:
             return network(x).expand(count, -1, -1)
         own = 0 if x.dim() > event_dim + 1 else None
         if filters & overrides.keys():
-            # Convolutions with weights of their own: one after the other beats the grouped convolution vmap makes.
-            each = [
+            # Where the weights of convolutions differ, a loop is faster than the grouped convolution that vmap makes.
+            calls = [
                 ({name: value[i] for name, value in overrides.items()}, x if own is None else x[i])
                 for i in range(count)
             ]
-            return torch.stack([functional_call(network, some, (rows,)) for some, rows in each])
-        call = vmap(lambda some, rows: functional_call(network, some, (rows,)), in_dims=(0, own))
+            return torch.stack([functional_call(network, state, (rows,)) for state, rows in calls])
+        call = vmap(lambda state, rows: functional_call(network, state, (rows,)), in_dims=(0, own))
         return call(dict(overrides), x)
 
     return forward
 
 
 def plan_of(network: nn.Module) -> Plan | None:
-    """The network as a plan, or None if it is, or could be, more than a stack of linear layers and activations."""
+    """The plan of a network, or None if it is not certain to be a stack of linear layers and activations."""
     steps = _steps(network, "")
     if steps is None:
         return None
@@ -156,7 +161,7 @@ def _hooked(module: nn.Module) -> bool:
 
 
 def _steps(module: nn.Module, prefix: str) -> list[Step] | None:
-    # Exact types: a subclass may do anything in its forward.
+    # Exact types, because a subclass may change its forward.
     if type(module) is nn.Sequential:
         parts = [_steps(child, f"{prefix}{name}.") for name, child in module._modules.items() if child is not None]
         return None if any(part is None for part in parts) else [step for part in parts if part for step in part]

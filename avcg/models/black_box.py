@@ -1,4 +1,4 @@
-"""A model that can only be asked: an estimator, a function or an ONNX file, on rows in the user's units."""
+"""Black boxes: estimators, functions and ONNX files that give probabilities for rows in the user's units."""
 
 from __future__ import annotations
 
@@ -19,28 +19,29 @@ from avcg.schema.schema import Schema
 from avcg.space.frames import Frame, open_frame
 from avcg.space.tabular import TabularSpace
 
-# From a frame with the columns and dtypes of the training rows to (N, C) probabilities, or (N,) of a yes.
-Ask = Callable[[pd.DataFrame], Any]
+# From a frame with the columns and dtypes of the training rows to probabilities (N, C), or (N,) of the second class.
+Predict = Callable[[pd.DataFrame], Any]
 
-_TOLERANCE = 1e-3  # by which probabilities may miss a sum of one before they are refused; changes no answer
+_TOLERANCE = 1e-3  # largest accepted difference of a sum of probabilities from one; changes no answer
 
 
 class BlackBox:
-    """A model known by its answers alone.
+    """A black box: a model of which only the predicted probabilities are used.
 
     Args:
-        model: An estimator with ``predict_proba``; the path of an ONNX file, or its content; or a function from a
-            frame to the probabilities of all classes (N, C), or of the second of two (N,).
-        X: Rows it was trained on, or rows like them: their columns and dtypes are what it will be asked with.
-        classes: The labels in the order of the probabilities, or in any where the model names them itself; None: its
-            own, else 0, 1, ...
-        schema: What the columns are; None: inferred, gaps read where X has any.
-        space: What codes mean, where that is settled already; then no schema.
+        model: An estimator with ``predict_proba``, the path or the content of an ONNX file, or a function from a frame
+            to the probabilities of all classes (N, C), or of the second of two classes (N,).
+        X: Rows that the model was trained on, or similar rows. The model is called with their columns and dtypes.
+        classes: Labels in the order of the probabilities, or in any order if the model names its classes; None: the
+            model's own classes, or 0, 1, ...
+        schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
+        space: Fitted space that gives codes their meaning, instead of a schema; None: fitted to X when first needed.
 
     Attributes:
-        model: As given.
-        classes_: The labels.
-        n_asked: How many rows it was asked so far, two at first; those of copies made by `over` not counted.
+        model: The model as given.
+        classes_: Labels in the order of the probabilities.
+        n_asked: Number of rows the model was called with, starting with two rows of X. Copies made by `over` count
+            their own.
 
     >>> from avcg import toys
     >>> loans = toys.loans(n=200)
@@ -59,25 +60,27 @@ class BlackBox:
         space: TabularSpace | None = None,
     ) -> None:
         if schema is not None and space is not None:
-            raise SettingError("A space has a schema already. Give BlackBox the one or the other.")
+            raise SettingError("A space has a schema already. Pass either 'schema' or 'space' to BlackBox, not both.")
         rows = _pandas(open_frame(as_rows(X)).to_native())
         self._space, self._reading = space, None if space is not None else (schema, rows)
         self.model, self.dtypes = model, rows.dtypes
-        self.name, self._ask, own = _opened(model, rows, as_array=isinstance(X, np.ndarray))
+        self.name, self._predict, own = _adapted(model, rows, as_array=isinstance(X, np.ndarray))
         self.n_asked = 0
-        first = self._said(rows.iloc[:2])
+        first = self._call(rows.iloc[:2])
         if own is None and isinstance(first, pd.DataFrame):
             own = first.columns.to_numpy()
-            own = own if classes is None or set(own.tolist()) == set(classes) else None  # else they count in order
-        known = classes if classes is not None else own
-        self.classes_ = _labels(np.arange(_n_classes(first)) if known is None else known, self.name)
-        # A resample may lack a class altogether; its probability is then none.
-        self._own = np.arange(len(self.classes_)) if own is None else _places(own, self.classes_, self.name)
+            own = (
+                own if classes is None or set(own.tolist()) == set(classes) else None
+            )  # otherwise the columns are in the order of ``classes``
+        labels = classes if classes is not None else own
+        self.classes_ = _check_classes(np.arange(_n_classes(first)) if labels is None else labels, self.name)
+        # A model that was fitted without a class gives it probability 0.
+        self._own = np.arange(len(self.classes_)) if own is None else _positions(own, self.classes_, self.name)
         self._probabilities(first, len(rows.iloc[:2]))
 
     @cached_property
     def space_(self) -> TabularSpace:
-        """From codes to frames; learnt when first needed, since who only judges rows has no use for it."""
+        """The space of codes, fitted when first needed, because models that only judge rows do not need it."""
         if self._space is not None:
             return self._space
         assert self._reading is not None
@@ -88,73 +91,79 @@ class BlackBox:
         """(N, C) probabilities, classes in the order of ``classes_``.
 
         Raises:
-            DataError: If the rows do not fit the model, if it fails, or if what it returns are no probabilities.
+            DataError: If the rows do not fit the model, if it fails, or if it does not return probabilities.
         """
         return self.ask(self.frame_of(X))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """(N,) the likeliest label."""
+        """(N,) most probable label of each row."""
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
 
     def frame_of(self, X: Any) -> pd.DataFrame:
-        """Rows as the model was trained on: the same columns in the same order, the same dtypes."""
+        """Rows with the columns, their order and the dtypes that the model was trained with.
+
+        Raises:
+            DataError: If a column is missing, or a value does not fit its dtype.
+        """
         rows = _pandas(as_rows(X))
         missing = [name for name in self.dtypes.index if name not in rows.columns]
         if missing:
             hint = did_you_mean(missing[0], rows.columns)
             raise DataError(f"{self.name} reads column {missing[0]!r}, which these rows do not have. {hint}")
         rows = rows[list(self.dtypes.index)]
-        other = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
-        return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in other.items()})
+        changed = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
+        return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in changed.items()})
 
     @property
     def reads_arrays(self) -> bool:
-        """Whether the model is asked with arrays instead of frames, as it was trained."""
-        return isinstance(self._ask, partial) and self._ask.func is _of_array
+        """Whether the model is called with arrays instead of frames, because X was an array."""
+        return isinstance(self._predict, partial) and self._predict.func is _predict_array
 
     @property
     def own_classes(self) -> NDArray[Any]:
-        """The labels of which the model itself speaks, in its own order."""
+        """The model's own labels, in the order in which it returns probabilities."""
         return self.classes_[self._own]
 
     def reads_like(self, other: BlackBox) -> bool:
-        """Whether both read the same columns in the same order and of the same dtypes."""
-        mine, theirs = self.dtypes, other.dtypes
-        return mine is theirs or (mine.index.equals(theirs.index) and all(map(_same, mine, theirs)))
+        """Whether both models read the same columns, in the same order and with the same dtypes."""
+        if self.dtypes is other.dtypes:
+            return True
+        return self.dtypes.index.equals(other.dtypes.index) and all(map(_same, self.dtypes, other.dtypes))
 
     def over(self, space: TabularSpace, classes: NDArray[Any]) -> BlackBox:
-        """The same model over another space, its probabilities in another order of classes."""
+        """A copy over another space, with probabilities in another order of classes."""
         other = copy.copy(self)
         other.space_, other.n_asked = space, 0
-        other.classes_, other._own = classes, _places(self.own_classes, classes, self.name)
+        other.classes_, other._own = classes, _positions(self.own_classes, classes, self.name)
         return other
 
     def ask(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """(N, C) probabilities for a frame that `frame_of` made."""
-        if not len(frame):  # of which most models will not hear
+        if not len(frame):  # most models fail on no rows
             return np.zeros((0, len(self.classes_)))
-        return self._probabilities(self._said(frame), len(frame))
+        return self._probabilities(self._call(frame), len(frame))
 
-    def _said(self, frame: pd.DataFrame) -> Any:
-        """What the model returns: an array, or a frame with a column for each label that it names."""
+    def _call(self, frame: pd.DataFrame) -> Any:
+        """The output of the model: an array, or a frame with one column per label if the model names its labels."""
         self.n_asked += len(frame)
         try:
-            found = self._ask(frame)
-            return found if isinstance(found, pd.DataFrame) else np.asarray(found, np.float64)
-        except Exception as error:  # it is not our code: whatever it raises, the user is told where
+            output = self._predict(frame)
+            return output if isinstance(output, pd.DataFrame) else np.asarray(output, np.float64)
+        except Exception as error:  # another library's code may raise anything
             raise DataError(f"{self.name} failed on {len(frame)} rows: {type(error).__name__}: {error}") from error
 
-    def _probabilities(self, said: Any, count: int) -> NDArray[np.float64]:
-        found = np.asarray(said, np.float64)
-        if len(self._own) == 2 and found.shape in ((count,), (count, 1)):
-            found = np.stack([1.0 - found.ravel(), found.ravel()], axis=1)
-        if found.shape != (count, len(self._own)):
+    def _probabilities(self, output: Any, count: int) -> NDArray[np.float64]:
+        """(N, C) checked probabilities in the order of ``classes_``, from the output of the model."""
+        own = np.asarray(output, np.float64)
+        if len(self._own) == 2 and own.shape in ((count,), (count, 1)):
+            own = np.stack([1.0 - own.ravel(), own.ravel()], axis=1)
+        if own.shape != (count, len(self._own)):
             expected = (count, len(self._own))
-            raise DataError(f"{self.name} must return probabilities of shape {expected}. Got {found.shape} instead.")
-        _refuse_no_probabilities(found, self.name)
-        full = np.zeros((count, len(self.classes_)))
-        full[:, self._own] = found
-        return full
+            raise DataError(f"{self.name} must return probabilities of shape {expected}. Got {own.shape} instead.")
+        _check_probabilities(own, self.name)
+        probabilities = np.zeros((count, len(self.classes_)))
+        probabilities[:, self._own] = own
+        return probabilities
 
     def __repr__(self) -> str:
         return f"BlackBox({self.name}, classes {enumerate_some(self.classes_.tolist())})"
@@ -168,50 +177,50 @@ def _pandas(rows: Frame) -> pd.DataFrame:
     except ImportError as error:
         kind = type(rows).__module__.partition(".")[0]
         raise DataError(
-            f"Models are asked with pandas frames, and {kind} cannot make one: {error}. Install it."
+            f"Models are called with pandas frames, and {kind} cannot make one: {error}. Install it."
         ) from error
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Whether two dtypes are one. To pandas, the order of plain categories does not matter; to models it does."""
-    alike = isinstance(one, pd.CategoricalDtype) and isinstance(other, pd.CategoricalDtype)
-    return bool(one == other) and (not alike or list(one.categories) == list(other.categories))
+def _same(dtype: Any, other: Any) -> bool:
+    """Whether two dtypes are equal. Unlike in pandas, the order of unordered categories counts, as for models."""
+    categorical = isinstance(dtype, pd.CategoricalDtype) and isinstance(other, pd.CategoricalDtype)
+    return bool(dtype == other) and (not categorical or list(dtype.categories) == list(other.categories))
 
 
 def _cast(column: pd.Series[Any], dtype: Any, name: str) -> pd.Series[Any]:
-    """A column in the dtype that a model was trained with.
+    """A column converted to the dtype that a model was trained with.
 
     Raises:
-        DataError: If that cannot say the same.
+        DataError: If a value does not fit the dtype.
     """
-    there = column.notna()
+    present = column.notna()
     if isinstance(dtype, pd.CategoricalDtype):
-        strange = there & ~column.isin(dtype.categories)
-        if strange.any():
-            value, known = column[strange].tolist()[0], enumerate_some(dtype.categories.tolist(), 12)
-            raise DataError(f"{name} does not know the value {value!r} of column {column.name!r}. It knows {known}.")
-        column = column.astype(object)  # pandas would leave plain categories in the order they are in
+        unknown = present & ~column.isin(dtype.categories)
+        if unknown.any():
+            value, expected = column[unknown].tolist()[0], enumerate_some(dtype.categories.tolist(), 12)
+            raise DataError(f"{name} does not know the value {value!r} of column {column.name!r}. It knows {expected}.")
+        column = column.astype(object)  # otherwise pandas keeps the present order of unordered categories
     exact = isinstance(dtype, np.dtype) and dtype.kind in "iub"
-    if exact and not there.all():  # as pandas reads whole numbers with gaps, and leaves booleans
+    if exact and not present.all():  # as pandas does: whole numbers become floats, booleans stay as they are
         return column if dtype.kind == "b" else _cast(column, np.dtype(np.float64), name)
     try:
-        found = column.astype(dtype)
+        converted = column.astype(dtype)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"{name} reads column {column.name!r} as {dtype}, and these rows do not fit: {error}"
         ) from error
-    changed = found.to_numpy() != column.to_numpy() if exact else np.zeros(len(column), bool)
+    changed = converted.to_numpy() != column.to_numpy() if exact else np.zeros(len(column), bool)
     if changed.any():
         value = column[changed].tolist()[0]
         raise DataError(
             f"{name} reads column {column.name!r} as {dtype}, which cannot hold {value!r}. Convert the column, or train"
             " the model on such values."
         )
-    return found
+    return converted
 
 
-def _opened(model: Any, rows: pd.DataFrame, *, as_array: bool) -> tuple[str, Ask, NDArray[Any] | None]:
-    """A name for people, how to ask, and the labels it brings."""
+def _adapted(model: Any, rows: pd.DataFrame, *, as_array: bool) -> tuple[str, Predict, NDArray[Any] | None]:
+    """The model's name for messages, its function from frames to probabilities, and its own labels if it has any."""
     if isinstance(model, (str, Path)):
         path = Path(model)
         if not path.is_file():
@@ -223,113 +232,116 @@ def _opened(model: Any, rows: pd.DataFrame, *, as_array: bool) -> tuple[str, Ask
     if hasattr(model, "predict_proba"):
         if not hasattr(model, "classes_"):
             raise SettingError(f"The {kind} is not fitted yet: it has no classes_. Call its fit first.")
-        ask: Ask = partial(_of_array, model) if as_array else model.predict_proba
-        return f"The {kind}", ask, np.asarray(model.classes_)
+        predict: Predict = partial(_predict_array, model) if as_array else model.predict_proba
+        return f"The {kind}", predict, np.asarray(model.classes_)
     if not callable(model):
         raise SettingError(
-            f"A {kind} cannot be asked: it has no predict_proba and is no function. Give a function from a frame to"
-            " probabilities, the path of an ONNX file, or wrap it, e.g. in CalibratedClassifierCV."
+            f"The model of a BlackBox must have predict_proba or be a function. Got a {kind}. Pass a function from a"
+            " frame to probabilities or the path of an ONNX file, or wrap the model, e.g. in CalibratedClassifierCV."
         )
-    return f"The function {getattr(model, '__name__', kind)}", partial(_of_copy, model), None
+    return f"The function {getattr(model, '__name__', kind)}", partial(_predict_copy, model), None
 
 
-def _of_array(model: Any, frame: pd.DataFrame) -> Any:
+def _predict_array(model: Any, frame: pd.DataFrame) -> Any:
     return model.predict_proba(frame.to_numpy())
 
 
-def _of_copy(function: Ask, frame: pd.DataFrame) -> NDArray[Any]:
-    """A function may write into its frame, which others read too."""
+def _predict_copy(function: Predict, frame: pd.DataFrame) -> NDArray[Any]:
+    """Probabilities from a copy of the frame, because the function may write into it."""
     return np.asarray(function(frame.copy()))
 
 
-def _n_classes(said: NDArray[np.float64]) -> int:
-    return 2 if said.ndim < 2 or said.shape[1] == 1 else said.shape[1]
+def _n_classes(output: NDArray[np.float64]) -> int:
+    return 2 if output.ndim < 2 or output.shape[1] == 1 else output.shape[1]
 
 
-def _labels(classes: Any, name: str) -> NDArray[Any]:
+def _check_classes(classes: Any, name: str) -> NDArray[Any]:
     labels = np.asarray(classes)
     if labels.ndim != 1 or not len(labels) or not pd.Index(labels).is_unique:
         raise SettingError(
-            f"The 'classes' of a BlackBox must be different labels, in a list. Got {classes!r} for {name}."
+            f"The 'classes' of a BlackBox must be a list of different labels. Got {classes!r} for {name}."
         )
     if len(labels) == 1:
         raise SettingError(
-            f"{name} knows no class but {labels.tolist()[0]!r}, so that no decision can change. If there are others,"
-            " name all: BlackBox(model, X, classes=...)."
+            f"{name} must have at least two classes. It has only {labels.tolist()[0]!r}. If there are others, name all"
+            " of them: BlackBox(model, X, classes=...)."
         )
     return labels
 
 
-def _places(own: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.intp]:
-    places = pd.Index(classes).get_indexer(pd.Index(own))
-    if (places < 0).any():
+def _positions(own: NDArray[Any], classes: NDArray[Any], name: str) -> NDArray[np.intp]:
+    """Positions of a model's own labels among the classes."""
+    positions = pd.Index(classes).get_indexer(pd.Index(own))
+    if (positions < 0).any():
         raise SettingError(
-            f"{name} speaks of the classes {enumerate_some(own.tolist())}, which are not among"
-            f" {enumerate_some(classes.tolist())}. To call them otherwise, give its function:"
+            f"{name} has the classes {enumerate_some(own.tolist())}, which are not among"
+            f" {enumerate_some(classes.tolist())}. To rename its classes, pass its function:"
             " BlackBox(model.predict_proba, X, classes=...)."
         )
-    return places
+    return positions
 
 
-def _refuse_no_probabilities(found: NDArray[np.float64], name: str) -> None:
-    broken = ~np.isfinite(found).all(axis=1)
+def _check_probabilities(probabilities: NDArray[np.float64], name: str) -> None:
+    broken = ~np.isfinite(probabilities).all(axis=1)
     if broken.any():
         raise DataError(
-            f"{name} returned probabilities that are no numbers for {int(broken.sum())} rows, e.g."
-            f" {found[broken.argmax()].tolist()}. Give it rows that it can read, or let it fill their gaps."
+            f"{name} returned probabilities that are not finite for {int(broken.sum())} rows, e.g."
+            f" {probabilities[broken.argmax()].tolist()}. Pass rows that it can read, or impute missing values."
         )
-    off = (np.abs(found.sum(axis=1) - 1.0) > _TOLERANCE) | (found < -_TOLERANCE).any(axis=1)
-    if off.any():
-        worst = [round(float(value), 4) for value in found[off.argmax()]]
+    invalid = (np.abs(probabilities.sum(axis=1) - 1.0) > _TOLERANCE) | (probabilities < -_TOLERANCE).any(axis=1)
+    if invalid.any():
+        example = [round(float(value), 4) for value in probabilities[invalid.argmax()]]
         raise DataError(
-            f"{name} returned numbers that are no probabilities for {int(off.sum())} rows, e.g. {worst}: they must be"
-            " >= 0 and sum to one."
+            f"{name} returned numbers that are not probabilities for {int(invalid.sum())} rows, e.g. {example}: they"
+            " must be >= 0 and sum to one."
         )
 
 
-def _onnx(content: bytes, name: str, rows: pd.DataFrame) -> Ask:
-    """How to ask an ONNX model: one input for each column, or one table of numbers."""
+def _onnx(content: bytes, name: str, rows: pd.DataFrame) -> Predict:
+    """The function of an ONNX model that has one input for each column, or a single table of numbers as input."""
     try:
         import onnxruntime
     except ImportError:
-        raise MissingExtraError("onnxruntime", "onnx", "Asking an ONNX model") from None
+        raise MissingExtraError("onnxruntime", "onnx", "Running an ONNX model") from None
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4  # what goes wrong is raised; nothing is printed
+    options.log_severity_level = 4  # errors are raised; nothing is printed
     try:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # the runtime has no common base class for what it raises
-        raise DataError(f"{name} is no ONNX model that can be run: {error}") from error
+    except Exception as error:  # the errors of onnxruntime have no common base class
+        raise DataError(f"{name} is not an ONNX model that can be run: {error}") from error
     inputs, columns = session.get_inputs(), list(rows.columns)
-    unknown = [one.name for one in inputs if one.name not in columns]
+    unknown = [node.name for node in inputs if node.name not in columns]
     if len(inputs) > 1 and unknown:
-        raise DataError(f"{name} reads {unknown[0]!r}, which is no column. There are {enumerate_some(columns)}.")
+        raise DataError(
+            f"{name} reads {unknown[0]!r}, which is not a column of X. There are {enumerate_some(columns)}."
+        )
     output = _probability_output(session, name)
 
-    def ask(frame: pd.DataFrame) -> Any:
+    def predict(frame: pd.DataFrame) -> Any:
         if len(inputs) == 1 and unknown:
             feed = {inputs[0].name: _tensor(frame, inputs[0].type)}
         else:
-            feed = {one.name: _tensor(frame[[one.name]], one.type) for one in inputs}
-        (found,) = session.run([output], feed)
-        # Converters that keep labels return a list of dictionaries, label to probability.
-        return pd.DataFrame.from_records(found) if isinstance(found, list) else found
+            feed = {node.name: _tensor(frame[[node.name]], node.type) for node in inputs}
+        (probabilities,) = session.run([output], feed)
+        # Some converters return a list of dictionaries from labels to probabilities.
+        return pd.DataFrame.from_records(probabilities) if isinstance(probabilities, list) else probabilities
 
-    return ask
+    return predict
 
 
 def _probability_output(session: Any, name: str) -> str:
-    """Of several outputs the one that is not the label."""
+    """Name of the output that holds the probabilities, not the labels."""
     outputs = session.get_outputs()
-    likely = [one for one in outputs if "prob" in one.name.lower()]
-    floats = [one for one in outputs if "float" in one.type or "double" in one.type]
-    found = (likely or floats or [None])[-1]
-    if found is None:
-        raise DataError(f"{name} has no output that could be probabilities: {[one.name for one in outputs]}.")
-    return str(found.name)
+    named = [node for node in outputs if "prob" in node.name.lower()]
+    floats = [node for node in outputs if "float" in node.type or "double" in node.type]
+    if not (named or floats):
+        shown = [node.name for node in outputs]
+        raise DataError(f"{name} must have an output of probabilities, in float or double. Its outputs are {shown}.")
+    return str((named or floats)[-1].name)
 
 
 def _tensor(frame: pd.DataFrame, kind: str) -> NDArray[Any]:
     if "string" in kind:
         return frame.astype(str).to_numpy(dtype=object)
-    whole = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
-    return frame.to_numpy(dtype=whole.get(kind, np.float64 if "double" in kind else np.float32))
+    dtypes = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
+    return frame.to_numpy(dtype=dtypes.get(kind, np.float64 if "double" in kind else np.float32))

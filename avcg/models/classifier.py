@@ -1,4 +1,4 @@
-"""A network with scikit-learn's manners: raw frames or images in, labels and probabilities out."""
+"""A neural classifier with the interface of scikit-learn: raw frames or images in, labels and probabilities out."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ from avcg.space.encoding import Scaling
 from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
 
-_ENOUGH_TO_STOP_BY = 50
+_MIN_VALIDATION_ROWS = 50
 
 
 class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A small neural classifier on raw rows: a multilayer perceptron for tables, a convolutional one for images.
 
     Args:
-        hidden: Units of each hidden layer of the perceptron; channels of each convolution for images.
-        dropout: After every hidden layer, in [0, 1).
-        epochs: At most.
-        batch_size: Rows per step.
-        learning_rate: Of Adam.
-        weight_decay: Of Adam.
-        patience: Epochs without a better validation loss before stopping; None: never.
-        validation: Share of the rows kept for that, in [0, 1). Fewer than 50 rows say too little to stop by: then none
-            are kept, and all epochs are run.
-        schema: What the columns are; None: inferred from X.
-        scaling: ``"standard"`` or ``"minmax"``.
-        device: Where to train.
-        random_state: Seed.
+        hidden: Number of units of each hidden layer of the perceptron; for images, channels of each convolution.
+        dropout: Dropout rate after every hidden layer, in [0, 1).
+        epochs: Largest number of passes over the rows.
+        batch_size: Number of rows per step.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        patience: Number of epochs without a better validation loss after which training stops; None: no early stopping.
+        validation: Share of the rows held out for early stopping, in [0, 1). If that is fewer than 50 rows, none are
+            held out and all epochs are run.
+        schema: Schema of the columns; None: inferred from X.
+        scaling: Scaling of numbers, ``"standard"`` or ``"minmax"``.
+        device: Device for training, by its PyTorch name.
+        random_state: Seed of all random numbers, >= 0.
 
     Attributes:
-        classes_: The labels, sorted.
-        space_: What the network reads.
-        network_: From encoded rows to logits.
+        classes_: Labels, sorted.
+        space_: Space of the rows that the network reads.
+        network_: Network from encoded rows to logits.
         history_: One entry per epoch.
 
     >>> from avcg import toys
@@ -94,7 +94,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: Any, y: ArrayLike) -> Self:
-        """Train on raw rows and their labels."""
+        """Train on raw rows and their labels.
+
+        Args:
+            X: (N, ...) rows as a frame, a 2-dimensional array or images.
+            y: (N,) labels.
+        """
         rows = as_rows(X)
         labels = check_labels(y, len(rows))
         classes = np.unique(labels)
@@ -104,21 +109,21 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         network, settings = self._build(space, len(classes)), self.training()
         x, positions = space.encode(rows), class_positions(labels, classes)
         rng = torch.Generator().manual_seed(check_int(self.random_state, "'random_state' of Classifier", 0))
-        chosen, held = split_rows(len(rows), self.validation, rng)
+        training_rows, validation_rows = split_rows(len(rows), self.validation, rng)
         device = _device(self.device)
         x, positions = x.to(device), positions.to(device)
         state, history = fit_stacked(
             network,
             x,
             positions,
-            chosen[None],
+            training_rows[None],
             settings,
             rng=rng,
-            held=held[None] if len(held) else None,
+            held=validation_rows[None] if len(validation_rows) else None,
             label="Training the classifier",
         )
         network.load_state_dict({name: value[0].cpu() for name, value in state.items()}, strict=False)
-        # All at once and last: a fit that failed leaves the classifier as it was.
+        # Attributes are set last, so that a fit that fails leaves the classifier unchanged.
         self.classes_, self.space_, self.network_, self.history_ = classes, space, network.eval(), history
         self.n_features_in_ = int(np.prod(np.shape(rows)[1:]))
         if not isinstance(rows, np.ndarray):
@@ -131,12 +136,12 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return probabilities(self.network_, self.space_.encode(as_rows(X)))
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """(N,) the likeliest label."""
+        """(N,) most probable label of each row."""
         likeliest = self.predict_proba(X).argmax(axis=1)
         return self.classes_[likeliest]
 
     def architecture(self) -> nn.Sequential:
-        """A network of this shape with fresh weights."""
+        """A network of the same architecture with newly initialised weights."""
         check_is_fitted(self)
         return self._build(self.space_, len(self.classes_))
 
@@ -150,7 +155,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return mlp(shape[0], n_classes, hidden, dropout=self.dropout, rng=rng)
 
     def training(self) -> Training:
-        """How long and how fast."""
+        """The training settings of this classifier."""
         patience = self.patience if self.validation else None
         return Training(self.epochs, self.batch_size, self.learning_rate, self.weight_decay, patience)
 
@@ -161,13 +166,13 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def check_labels(y: ArrayLike, n_rows: int) -> NDArray[Any]:
-    """Labels as an array, one per row and none missing."""
+    """Labels as an array, checked to be one per row without missing values."""
     labels = np.asarray(y)
     if labels.shape != (n_rows,):
         raise DataError(f"There must be one label per row, {n_rows}. Got labels of shape {labels.shape}.")
     missing = int(pd.isna(labels).sum())
     if missing:
-        raise DataError(f"{missing} labels are missing. Drop those rows.")
+        raise DataError(f"Every row needs a label. {missing} labels are missing; drop those rows.")
     return labels
 
 
@@ -175,17 +180,17 @@ def _device(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError:
-        raise SettingError(f"The 'device' of Classifier must be one of PyTorch's, e.g. 'cuda'. Got {name!r}.") from None
+        raise SettingError(f"The 'device' of Classifier must be a PyTorch device, e.g. 'cuda'. Got {name!r}.") from None
 
 
 def split_rows(n_rows: int, share: float, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(n,) rows to train on, in random order, and those held for validation."""
+    """Positions of the rows to train on, in random order, and of those held out for validation."""
     if not 0 <= share < 1:
         raise SettingError(f"The 'validation' share must be in [0, 1). Got {share!r} instead.")
     order = torch.randperm(n_rows, generator=rng)
     count = round(share * n_rows)
     if count >= n_rows:
-        raise SettingError(f"A 'validation' share of {share!r} leaves none of {n_rows} rows to train on.")
-    # On twenty rows of bad luck the best epoch is the first: the network kept would be hardly trained at all.
-    count = count if count >= _ENOUGH_TO_STOP_BY else 0
+        raise SettingError(f"A 'validation' share of {share!r} leaves none of {n_rows} rows to train on. Lower it.")
+    # On a few validation rows the first epoch may be the best by chance, and the network would hardly be trained.
+    count = count if count >= _MIN_VALIDATION_ROWS else 0
     return order[count:], order[:count]

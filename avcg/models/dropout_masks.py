@@ -1,4 +1,4 @@
-"""Dropout as numbers one can hold: masks drawn from `rng`, not from the global stream."""
+"""Dropout by explicit masks, which are drawn from `rng` instead of PyTorch's global random stream."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Kind = Literal["bernoulli", "gaussian"]
 
 
 class Noise(nn.Module):
-    """Multiplies activations by a mask.
+    """A layer that multiplies activations by a mask.
 
     Attributes:
-        mask: Broadcastable to the activations (N, ...); ones until overridden.
+        mask: Mask that can be broadcast to the (N, ...) activations; ones unless overridden.
     """
 
     mask: Tensor
@@ -29,15 +29,15 @@ class Noise(nn.Module):
         self.register_buffer("mask", mask)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, ...) to the same."""
+        """(N, ...) masked activations."""
         return x * self.mask
 
 
 class GaussianDropout(nn.Module):
-    """Multiplies activations by 1 + rate * N(0, 1) when drawn as a hypothesis; changes nothing by itself.
+    """A marker for Gaussian dropout: hypotheses multiply its input by 1 + rate * N(0, 1). By itself it is the identity.
 
     Attributes:
-        rate: A standard deviation.
+        rate: Standard deviation of the noise.
     """
 
     def __init__(self, rate: float) -> None:
@@ -45,18 +45,18 @@ class GaussianDropout(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, ...) to the same."""
+        """(N, ...) unchanged activations."""
         return x
 
 
 @dataclass(frozen=True)
 class Site:
-    """One place where noise enters.
+    """A place in a network at which activations are masked.
 
     Attributes:
-        name: Of the mask in the network's ``state_dict``.
-        shape: Of the mask of one row.
-        rate: Share dropped, or standard deviation of Gaussian noise.
+        name: Name of the mask in the network's ``state_dict``.
+        shape: Shape of the mask for one row.
+        rate: Share of units dropped, or standard deviation of Gaussian noise.
         kind: ``"bernoulli"`` (kept units are scaled up by 1 / (1 - rate)) or ``"gaussian"``.
     """
 
@@ -70,21 +70,21 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, GaussianDropout)
 
 
 def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Module, tuple[Site, ...]]:
-    """A copy of a network whose dropout layers are masks, and where they are.
+    """A copy of a network with masks in place of its dropout layers, and the sites of the masks.
 
     Args:
-        network: Left as it is.
-        event_shape: Of one row of input, to learn the shapes of activations from.
+        network: Network with dropout layers; it is not changed.
+        event_shape: Shape of one encoded row, from which the shapes of the masks follow.
     """
     noisy = copy.deepcopy(network).eval().cpu()
     for name, layer in list(noisy.named_modules(remove_duplicate=False)):
         if isinstance(layer, _DROPOUTS):
-            noisy = _put(noisy, name, copy.deepcopy(layer))  # one layer in two places is two places of noise
-    found = {name: layer for name, layer in noisy.named_modules() if isinstance(layer, _DROPOUTS)}
-    calls: dict[str, list[torch.Size]] = {name: [] for name in found}
+            noisy = _put(noisy, name, copy.deepcopy(layer))  # a layer used in two places needs two masks
+    dropouts = {name: layer for name, layer in noisy.named_modules() if isinstance(layer, _DROPOUTS)}
+    calls: dict[str, list[torch.Size]] = {name: [] for name in dropouts}
     hooks = [
         layer.register_forward_hook(lambda _, inputs, __, name=name: calls[name].append(inputs[0].shape[1:]))
-        for name, layer in found.items()
+        for name, layer in dropouts.items()
     ]
     dtype = next((parameter.dtype for parameter in noisy.parameters()), torch.float32)
     with torch.no_grad():
@@ -92,17 +92,17 @@ def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Modul
     for hook in hooks:
         hook.remove()
     sites = []
-    for name, layer in found.items():
+    for name, layer in dropouts.items():
         if not calls[name]:
             continue  # a layer the network never calls
         if len(calls[name]) > 1:
             raise SettingError(
-                f"The dropout layer {name!r} is called {len(calls[name])} times in one pass, so its masks would be the"
-                " same each time. Give every place a layer of its own."
+                f"The dropout layer {name!r} is called {len(calls[name])} times in one pass, and its mask would be the"
+                " same each time. Use a separate layer for each call."
             )
-        whole = tuple(calls[name][0])
+        full = tuple(calls[name][0])
         channelwise = isinstance(layer, (nn.Dropout1d, nn.Dropout2d))
-        shape = (whole[0], *[1] * (len(whole) - 1)) if channelwise else whole
+        shape = (full[0], *[1] * (len(full) - 1)) if channelwise else full
         noisy = _put(noisy, name, Noise(torch.ones(shape)))
         gaussian = isinstance(layer, GaussianDropout)
         rate = layer.rate if isinstance(layer, GaussianDropout) else float(layer.p)
@@ -112,15 +112,15 @@ def with_noise(network: nn.Module, event_shape: Sequence[int]) -> tuple[nn.Modul
 
 
 def draw_masks(sites: Sequence[Site], lead: Sequence[int], rng: torch.Generator) -> dict[str, Tensor]:
-    """Masks for every site, with leading axes.
+    """Random masks for all sites, with leading axes.
 
     Args:
-        sites: Where.
-        lead: (S,) for one mask per hypothesis, shared by its rows; (S, N) for one per row.
-        rng: Random numbers for the masks, which are made on its device.
+        sites: Sites of the masks.
+        lead: Leading axes: (S,) for one mask per hypothesis, (S, N) for one mask per hypothesis and row.
+        rng: Random numbers. The masks are made on its device.
 
     Returns:
-        By name, (*lead, *shape).
+        Masks by name, (*lead, *shape).
     """
     masks, device = {}, rng.device
     for site in sites:
@@ -128,7 +128,7 @@ def draw_masks(sites: Sequence[Site], lead: Sequence[int], rng: torch.Generator)
         if site.kind == "gaussian":
             masks[site.name] = 1.0 + site.rate * torch.randn(size, generator=rng, device=device)
         else:
-            # From uniform numbers rather than coin flips, so that a lower rate keeps every unit a higher one kept.
+            # Uniform numbers, not Bernoulli draws, so that a lower rate keeps every unit that a higher rate keeps.
             uniform = torch.rand(size, generator=rng, device=device)
             masks[site.name] = (uniform >= site.rate).float() / (1.0 - site.rate)
     return masks
@@ -142,16 +142,16 @@ def attach_dropout(
     logits: bool = False,
     event_shape: Sequence[int] | None = None,
 ) -> nn.Module:
-    """A copy of a network trained without dropout, with noise on the output of each linear and convolutional layer.
+    """A copy of a network with dropout after each linear and convolutional layer, for networks trained without dropout.
 
-    This explores models near the trained one as Hsu et al. (ICLR 2024) do, with one mask for all rows of a hypothesis.
+    This explores models near the trained one as in Hsu et al. (ICLR 2024), with one mask for all rows of a hypothesis.
 
     Args:
-        network: Left as it is.
-        rate: Share dropped in [0, 1), or the standard deviation of Gaussian noise, >= 0.
-        kind: ``"bernoulli"`` or ``"gaussian"``.
-        logits: Whether the layer that makes the logits gets noise too, as in their code.
-        event_shape: Of one row of input, to find that layer by; not needed for an ``nn.Sequential``.
+        network: Trained network; it is not changed.
+        rate: Share of units dropped, in [0, 1), or standard deviation of Gaussian noise, >= 0.
+        kind: Kind of noise, ``"bernoulli"`` or ``"gaussian"``.
+        logits: Whether to mask the output layer too, as in the code of that paper.
+        event_shape: Shape of one encoded row, to find the output layer; not needed for an ``nn.Sequential``.
     """
     if kind not in ("bernoulli", "gaussian"):
         raise SettingError(f"The 'kind' of attach_dropout must be 'bernoulli' or 'gaussian'. Got {kind!r} instead.")
@@ -162,7 +162,9 @@ def attach_dropout(
     if not logits:
         names.remove(_output_name(noisy, names, event_shape))
     if not names:
-        raise SettingError("The network has no hidden layer to put noise on. Use logits=True for noise on its output.")
+        raise SettingError(
+            "The network has no hidden layer to add dropout to. Use logits=True for dropout on its output."
+        )
     for name in names:
         layer = noisy.get_submodule(name)
         noise: nn.Module = nn.Dropout(rate) if kind == "bernoulli" else GaussianDropout(rate)
@@ -177,20 +179,20 @@ def _output_name(network: nn.Module, names: Sequence[str], event_shape: Sequence
     if type(network) in (nn.Sequential, nn.Linear) and names:
         return names[-1]
     raise SettingError(
-        "Which layer of this network makes the logits cannot be read off it. Pass event_shape, the shape of one row of"
-        " input, or logits=True for noise on all layers."
+        "The output layer of this network is unknown. Pass event_shape, the shape of one encoded row, or logits=True"
+        " for dropout on all layers."
     )
 
 
 def output_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
-    """The linear layer whose output is the network's: its name and itself.
+    """The name and the module of the linear layer whose outputs are the logits of a network.
 
     Args:
-        network: Any.
-        x: (N, *event) a few rows.
+        network: Network from encoded rows to logits or log-probabilities.
+        x: (N, *event) a few encoded rows.
 
     Raises:
-        SettingError: If there is none.
+        SettingError: If no linear layer has the outputs of the network.
     """
     outputs: dict[str, Tensor] = {}
     linear = {name: layer for name, layer in network.named_modules() if isinstance(layer, nn.Linear)}
@@ -211,12 +213,13 @@ def output_layer(network: nn.Module, x: Tensor) -> tuple[str, nn.Linear]:
         if same:
             return name, linear[name]
     raise SettingError(
-        "No linear layer makes the network's logits by itself, so there is no last layer to vary. Use parameters='all'."
+        "The network's logits must be the output of one linear layer. They are not, so there is no last layer to vary."
+        " Use parameters='all'."
     )
 
 
 def check_rate(rate: float, kind: Kind) -> None:
-    """Refuse a rate that cannot be."""
+    """Check the rate of dropout or Gaussian noise."""
     if kind == "bernoulli" and not 0 <= rate < 1:
         raise SettingError(f"The 'rate' of dropout must be in [0, 1). Got {rate!r} instead.")
     if kind == "gaussian" and not 0 <= rate < float("inf"):
@@ -224,14 +227,14 @@ def check_rate(rate: float, kind: Kind) -> None:
 
 
 def with_rate(sites: Sequence[Site], rate: float) -> tuple[Site, ...]:
-    """The same places at another rate."""
+    """The sites with another rate."""
     for site in sites:
         check_rate(rate, site.kind)
     return tuple(replace(site, rate=rate) for site in sites)
 
 
 def _put(network: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """The network with one layer replaced; the layer itself where the network is nothing else."""
+    """The network with one layer replaced, or the layer itself if it is the whole network."""
     if not name:
         return layer
     parent, _, last = name.rpartition(".")

@@ -1,4 +1,4 @@
-"""Numbers as a tree sees them: between which of the values that occur does one lie?"""
+"""Piecewise linear encoding of numbers, for networks that imitate decision trees."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from torch import Tensor, nn
 
 
 class PiecewiseLinearEncoding(nn.Module):
-    """Codes, and beside them for each number a step from each of its usual values to the next, rising from 0 to 1.
+    """A layer that appends piecewise linear features to codes: ramps from 0 to 1 between quantiles of each number.
 
-    A network that stands in for trees need not learn first where their thresholds can lie.
+    A student network of decision trees then need not learn where their thresholds can lie.
 
     Args:
-        x: (N, D) rows to read usual values off.
-        columns: The codes that are numbers.
-        n_steps: Of each number, at most twice as many: by rows, and by distinct values, for tails.
+        x: (N, D) encoded rows whose quantiles are used.
+        columns: Positions of the codes that are numbers.
+        n_steps: Number of ramps of each number over quantiles of the rows, and again over quantiles of the distinct
+            values, which cover the tails. Equal quantiles are merged.
 
     Attributes:
-        n_outputs: D and one for each step.
+        n_outputs: Number of outputs: D plus the number of ramps.
 
     >>> encoding = PiecewiseLinearEncoding(torch.tensor([[0.0], [1.0], [2.0]]), [0], n_steps=2)
     >>> encoding(torch.tensor([[1.5]])).tolist()
@@ -37,7 +38,7 @@ class PiecewiseLinearEncoding(nn.Module):
         at, start, width = [], [], []
         for column in columns:
             values = x[:, column].float()
-            knots = torch.cat([torch.quantile(some, shares) for some in (values, values.unique())]).unique()
+            knots = torch.cat([torch.quantile(sample, shares) for sample in (values, values.unique())]).unique()
             at.append(torch.full((len(knots) - 1,), column))
             start.append(knots[:-1])
             width.append(knots.diff())
@@ -48,19 +49,19 @@ class PiecewiseLinearEncoding(nn.Module):
 
     @classmethod
     def empty(cls, n_inputs: int, n_steps: int) -> Self:
-        """With room for so many steps in all, which are to be filled in.
+        """A layer with placeholder ramps, to load stored ones into.
 
         Args:
-            n_inputs: D.
-            n_steps: Of all numbers together.
+            n_inputs: Number of codes D.
+            n_steps: Number of ramps of all numbers together.
         """
-        made = cls(torch.zeros(1, n_inputs), [])
+        layer = cls(torch.zeros(1, n_inputs), [])
         for name, value in (("at", torch.long), ("start", torch.float32), ("width", torch.float32)):
-            made.register_buffer(name, torch.ones(n_steps, dtype=value))
-        made.n_outputs = n_inputs + n_steps
-        return made
+            layer.register_buffer(name, torch.ones(n_steps, dtype=value))
+        layer.n_outputs = n_inputs + n_steps
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., n_outputs)."""
+        """(..., n_outputs) features for (..., D) codes."""
         steps = ((x[..., self.at] - self.start.to(x.dtype)) / self.width.to(x.dtype)).clamp(0.0, 1.0)
         return torch.cat([x, steps], dim=-1)

@@ -1,4 +1,4 @@
-"""How exactly a GPU computes: what people receive to the last digit, what is only learnt from less so."""
+"""Numerical precision on a GPU: float32 for answers, optionally bfloat16 for training."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Within it, convolutions on a GPU are in float32 as they are anywhere else.
+    """A context in which convolutions on a GPU use full float32 precision.
 
-    By default PyTorch lets them drop 13 bits of their factors. That is good enough to train by; an answer must not
-    depend on where it was made.
+    By default PyTorch computes them in TF32, which drops 13 bits of their factors. That is precise enough for training,
+    but answers must not depend on the device.
 
     Args:
-        device: Where is computed; nothing changes but on CUDA's.
+        device: Device of the computation. The context has an effect on CUDA devices only.
     """
     if device.type != "cuda":
         yield
@@ -26,11 +26,11 @@ def full_precision(device: torch.device) -> Iterator[None]:
 
 
 def lower_precision(device: torch.device, *, enabled: bool) -> torch.autocast:
-    """Within it, products on a GPU are in bfloat16 where that is enabled; sums and probabilities stay in float32.
+    """A context in which products on a GPU use bfloat16 if enabled. Sums and probabilities stay in float32.
 
     Args:
-        device: Where is computed; nothing changes but on CUDA's.
-        enabled: Whether to.
+        device: Device of the computation. The context has an effect on CUDA devices only.
+        enabled: Whether to use bfloat16.
     """
-    # Without a cache of weights, which a recorded step would read from memory that is no longer its own.
+    # No cache of cast weights: a captured CUDA graph would read it after its memory was freed.
     return torch.autocast(device.type, torch.bfloat16, enabled=enabled and device.type == "cuda", cache_enabled=False)

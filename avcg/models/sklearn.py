@@ -1,7 +1,7 @@
-"""Fitted scikit-learn models, and networks with their preprocessing, as networks on codes.
+"""Conversion of fitted scikit-learn models, and of networks with preprocessing, to networks on codes.
 
-Everything before the last estimator is found by asking (`avcg.models.affine`); the last estimator is read from its
-coefficients. Whatever comes out is compared with the model itself on all rows before it is handed out.
+Preprocessing before the last estimator is identified by probing it (`avcg.models.affine`). The last estimator is read
+from its coefficients. The converted network is compared with the model on all rows before it is returned.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from torch import Tensor, nn
 
 from avcg.errors import DataError, SettingError, did_you_mean
 from avcg.models.adapter import as_rows
-from avcg.models.affine import INSTEAD, Affine, Converted, Probe, Transform, dense, not_taken, probabilities
+from avcg.models.affine import INSTEAD, Affine, Converted, Probe, Transform, dense, probabilities, rejected_rows
 from avcg.schema.schema import Schema
 from avcg.space.encoding import Floats
 from avcg.space.frames import open_frame
 from avcg.space.tabular import TabularSpace
 
-# Those whose decision_function is linear in their features.
+# Estimators whose decision_function is linear in their features.
 _LINEAR = (
     LogisticRegression, LinearDiscriminantAnalysis, SGDClassifier, LinearSVC, RidgeClassifier, RidgeClassifierCV,
     Perceptron,
@@ -45,26 +45,27 @@ _LINEAR = (
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "identity": nn.Identity, "logistic": nn.Sigmoid, "tanh": nn.Tanh, "relu": nn.ReLU
 }  # fmt: skip
-# By how much a probability may differ from the model's own.
-_CLOSE = 1e-5
+# Largest accepted difference of a probability from the model's own.
+_TOLERANCE = 1e-5
 
 
 def from_sklearn(model: Any, X: Any, schema: Schema | None = None, *, space: TabularSpace | None = None) -> Converted:
-    """A fitted scikit-learn classifier as a network on codes, exactly.
+    """Convert a fitted scikit-learn classifier exactly to a network on codes.
 
     The last estimator may be a LogisticRegression(CV), an SGDClassifier with log_loss, a LinearDiscriminantAnalysis, an
     MLPClassifier, one of these or a linear score (LinearSVC, RidgeClassifier, ...) in a CalibratedClassifierCV with
     sigmoids or a temperature, a OneVsRestClassifier of the logistic ones, or a soft VotingClassifier of all of these.
-    Before it may stand anything that treats each column by itself, affine in numbers and as it likes with categories
-    and gaps: scalers, one-hot and ordinal encoders, imputers, ColumnTransformer, and linear maps such as PCA.
+    The preprocessing before it must treat each column separately, affine in numbers and arbitrary in categories and
+    missing values: scalers, one-hot and ordinal encoders, imputers, ColumnTransformer, and linear maps such as PCA.
 
-    The network is checked on X: what the model does beyond the range of its rows (clipping, say) is not looked at.
+    The network is compared with the model on X only. Behaviour beyond the range of these rows, such as clipping, is not
+    checked.
 
     Args:
-        model: Fitted, a Pipeline or a bare estimator.
-        X: Rows as the model takes them, best those it was fitted on: a frame, or a table of numbers.
-        schema: What the columns are; None: inferred from X, with gaps read where X has any.
-        space: An already fitted space to convert onto, so that several models share one; then there is no schema.
+        model: Fitted classifier, a Pipeline or a bare estimator.
+        X: Rows as the model takes them, preferably those it was fitted on, as a frame or a 2-dimensional array.
+        schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
+        space: Fitted space of the codes, instead of a schema, so that several models share one; None: fitted to X.
 
     Raises:
         SettingError: If the model is not fitted or cannot be converted; the message names the column or the estimator.
@@ -96,8 +97,8 @@ def from_sklearn(model: Any, X: Any, schema: Schema | None = None, *, space: Tab
     network = nn.Sequential(*_Conversion(probe).layers(model, ())).eval()
     try:
         reference = model.predict_proba(probe.rows)
-    except Exception as error:  # whatever somebody else's code raises
-        raise not_taken(error) from error
+    except Exception as error:  # another library's code may raise anything
+        raise rejected_rows(error) from error
     _check_same(network, probe, reference)
     return Converted(network, probe.space, np.asarray(model.classes_))
 
@@ -111,17 +112,17 @@ def from_torch(
     schema: Schema | None = None,
     space: TabularSpace | None = None,
 ) -> Converted:
-    """A network and the preprocessing of its inputs as one network on codes, exactly.
+    """Convert a network and the preprocessing of its inputs exactly to one network on codes.
 
     Args:
-        network: From (N, F) features to logits, one per class, or one logit of the second of two classes, as (N, 1) or
-            (N,). It is copied.
-        preprocess: From rows such as X to features, as a tensor or an array; or something fitted that has
-            ``transform``. As in `from_sklearn` it must treat each column by itself, affine in numbers.
+        network: Network from (N, F) features to one logit per class, or to one logit of the second of two classes, as
+            (N, 1) or (N,). It is copied.
+        preprocess: Function from rows such as X to features, as a tensor or an array, or a fitted object with
+            ``transform``. As in `from_sklearn`, it must treat each column separately, affine in numbers.
         X: Rows as ``preprocess`` takes them.
-        classes: The labels in the order of the logits; None: 0, 1, ...
-        schema: What the columns are; None: inferred from X, with gaps read where X has any.
-        space: An already fitted space to convert onto; then there is no schema.
+        classes: Labels in the order of the logits; None: 0, 1, ...
+        schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
+        space: Fitted space of the codes, instead of a schema; None: fitted to X.
 
     Raises:
         SettingError: If the preprocessing is not linear in codes (the message names the column), or the network does
@@ -143,21 +144,21 @@ def from_torch(
             f" {type(preprocess).__name__} instead."
         )
     probe = Probe(X, schema, space)
-    own = copy.deepcopy(network).cpu().float().eval()
+    inner = copy.deepcopy(network).cpu().float().eval()
     affine = probe.affine(transform)
     features = torch.from_numpy(dense(transform(probe.rows), len(as_rows(X)))).float()
-    after = _to_logits(own, features[:2])
-    reference = probabilities(nn.Sequential(own, *after), features)
+    to_logits = _to_logits(inner, features[:2])
+    reference = probabilities(nn.Sequential(inner, *to_logits), features)
     labels = np.arange(reference.shape[1]) if classes is None else np.asarray(classes)
     if labels.shape != reference.shape[1:]:
-        raise SettingError(f"There must be one of 'classes' for each of {reference.shape[1]}. Got {labels.tolist()}.")
-    composed = nn.Sequential(*_folded(affine, own), *after).eval()
+        raise SettingError(f"The 'classes' must name each of {reference.shape[1]} classes. Got {labels.tolist()}.")
+    composed = nn.Sequential(*_folded(affine, inner), *to_logits).eval()
     _check_same(composed, probe, reference)
     return Converted(composed, probe.space, labels)
 
 
 def convertible(model: Any) -> bool:
-    """Whether the last estimator is one that `from_sklearn` reads. What stands before it is not looked at.
+    """Whether `from_sklearn` supports the last estimator of a model. Its preprocessing is not checked.
 
     >>> from sklearn.ensemble import RandomForestClassifier
     >>> convertible(LogisticRegression()), convertible(RandomForestClassifier())
@@ -167,18 +168,18 @@ def convertible(model: Any) -> bool:
 
 
 class _Conversion:
-    """One model on its way: layers from codes, preprocessing that several parts share found only once."""
+    """The conversion of one model. Preprocessing that several parts share is identified once."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
-        self._known: dict[tuple[int, ...], Affine] = {}
+        self._affine: dict[tuple[int, ...], Affine] = {}
 
     def layers(self, model: Any, before: tuple[Any, ...]) -> list[nn.Module]:
-        """From codes to logits.
+        """Layers from codes to logits.
 
         Args:
-            model: Fitted.
-            before: The transformers that its rows go through first.
+            model: Fitted estimator.
+            before: Transformers applied to the rows before it.
         """
         model = _unwrapped(model)
         if isinstance(model, Pipeline):
@@ -192,68 +193,68 @@ class _Conversion:
         scores = self._features(before).then(_linear(model))
         if len(model.classes_) > 2:
             return [scores.layer(), nn.LogSigmoid()] if _one_versus_rest(model) else [scores.layer()]
-        # With two classes, scikit-learn before 1.8 knew a multinomial that reads the score as both of two, -z and z.
-        both = isinstance(model, LogisticRegression) and not _one_versus_rest(model)
-        return [scores.then(_two_logits(2.0 if both else 1.0)).layer()]
+        # Before 1.8, scikit-learn's multinomial model of two classes has the logits -z and z for a score z.
+        symmetric = isinstance(model, LogisticRegression) and not _one_versus_rest(model)
+        return [scores.then(_two_logits(2.0 if symmetric else 1.0)).layer()]
 
     def _features(self, before: tuple[Any, ...]) -> Affine:
+        """The affine map from codes to the features that transformers make."""
         key = tuple(map(id, before))
-        if key not in self._known:
-            self._known[key] = self._probe.affine(
-                lambda rows: reduce(lambda found, one: one.transform(found), before, rows)
+        if key not in self._affine:
+            self._affine[key] = self._probe.affine(
+                lambda rows: reduce(lambda features, step: step.transform(features), before, rows)
             )
-        return self._known[key]
+        return self._affine[key]
 
     def _scores(self, model: Any, before: tuple[Any, ...]) -> Affine | None:
-        """From codes to what decision_function returns; None for those that have none."""
+        """The affine map from codes to the decision_function; None if the model has no linear one."""
         model = _unwrapped(model)
         if isinstance(model, Pipeline):
             return self._scores(model.steps[-1][1], (*before, *_transformers(model)))
         return self._features(before).then(_linear(model)) if _has_scores(model) else None
 
     def _calibrated(self, part: Any, before: tuple[Any, ...]) -> list[nn.Module]:
-        """One calibrated classifier: it reads scores where there are any, else probabilities."""
-        # With a temperature the estimator may have been fitted on positions instead of labels, in the same order.
-        alike = len(part.estimator.classes_) == len(part.classes)
-        if not alike or (part.method != "temperature" and (part.estimator.classes_ != part.classes).any()):
-            raise SettingError(f"A fold of the CalibratedClassifierCV has not seen every class. {INSTEAD}")
+        """Layers of one calibrated classifier, which calibrates scores if there are any, else probabilities."""
+        # With a temperature, the estimator may have been fitted on class positions instead of labels.
+        complete = len(part.estimator.classes_) == len(part.classes)
+        if not complete or (part.method != "temperature" and (part.estimator.classes_ != part.classes).any()):
+            raise SettingError(f"A fold of the CalibratedClassifierCV was fitted on rows that lack a class. {INSTEAD}")
         scores, binary = self._scores(part.estimator, before), len(part.classes) == 2
         if part.method == "temperature":
             if scores is None:
-                raise SettingError(
-                    f"A temperature on the probabilities of a {type(part.estimator).__name__} is not read. {INSTEAD}"
-                )
+                kind = type(part.estimator).__name__
+                raise SettingError(f"A temperature on the probabilities of a {kind} is not supported. {INSTEAD}")
             beta = float(part.calibrators[0].beta_)
-            turn = _two_logits(2 * beta) if binary else Affine(beta * np.eye(len(part.classes)), np.zeros(1))
-            return [scores.then(turn).layer()]
-        slopes, offsets = (np.array([getattr(one, name) for one in part.calibrators], float) for name in ("a_", "b_"))
+            scaling = _two_logits(2 * beta) if binary else Affine(beta * np.eye(len(part.classes)), np.zeros(1))
+            return [scores.then(scaling).layer()]
+        slopes, offsets = (np.array([getattr(each, name) for each in part.calibrators], float) for name in ("a_", "b_"))
         sigmoids = Affine(-np.diag(slopes), -offsets)
         if binary:
             sigmoids = sigmoids.then(_two_logits())
         if scores is not None:
             layers: list[nn.Module] = [scores.then(sigmoids).layer()]
         else:
-            second = Affine(np.array([[0.0, 1.0]]), np.zeros(1))  # of two classes, the probability that is read
-            read = second.then(sigmoids) if binary else sigmoids
-            layers = [*self.layers(part.estimator, before), nn.Softmax(dim=-1), read.layer()]
+            second = Affine(np.array([[0.0, 1.0]]), np.zeros(1))  # the probability that is calibrated for two classes
+            calibration = second.then(sigmoids) if binary else sigmoids
+            layers = [*self.layers(part.estimator, before), nn.Softmax(dim=-1), calibration.layer()]
         # The softmax of log-sigmoids is the sigmoids divided by their sum.
         return layers if binary else [*layers, nn.LogSigmoid()]
 
 
 class Beside(nn.Module):
-    """Several networks on the same inputs, their outputs in one row."""
+    """Several networks on the same inputs, with concatenated outputs."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., D) to (..., K C)."""
+        """(..., K C) outputs for (..., D) inputs."""
         return torch.cat([member(x) for member in self.members], dim=-1)
 
 
 class MeanProbability(nn.Module):
-    """The logits of K models to the log of their mean probabilities."""
+    """A layer from the logits of K models to the logarithm of their mean probabilities."""
 
     log_shares: Tensor
 
@@ -262,34 +263,34 @@ class MeanProbability(nn.Module):
         self.register_buffer("log_shares", torch.from_numpy(np.log(shares / shares.sum())).float())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., K C) to (..., C)."""
-        each = x.unflatten(-1, (len(self.log_shares), -1)).log_softmax(dim=-1)
-        return torch.logsumexp(each + self.log_shares[:, None].to(x.dtype), dim=-2)
+        """(..., C) log-probabilities for (..., K C) logits."""
+        log_probs = x.unflatten(-1, (len(self.log_shares), -1)).log_softmax(dim=-1)
+        return torch.logsumexp(log_probs + self.log_shares[:, None].to(x.dtype), dim=-2)
 
 
 def _mean(members: list[list[nn.Module]], shares: Floats | None = None) -> list[nn.Module]:
-    """Layers to the log of the mean probability of some models."""
+    """Layers from codes to the logarithm of the models' weighted mean probabilities."""
     shares = np.ones(len(members)) if shares is None else shares
     members = [member for member, share in zip(members, shares, strict=True) if share > 0]
     if len(members) == 1:
         return members[0]
     mean = MeanProbability(shares[shares > 0])
     linear = [member[0] for member in members if isinstance(member[0], nn.Linear)]
-    after = {tuple(type(layer) for layer in member[1:]) for member in members}
-    if len(linear) == len(members) and after in ({()}, {(nn.LogSigmoid,)}):
-        # Linear models side by side are one linear layer.
-        weight, bias = (torch.cat([getattr(one, name).data for one in linear]) for name in ("weight", "bias"))
+    remaining = {tuple(type(layer) for layer in member[1:]) for member in members}
+    if len(linear) == len(members) and remaining in ({()}, {(nn.LogSigmoid,)}):
+        # Several linear models are one linear layer.
+        weight, bias = (torch.cat([getattr(layer, name).data for layer in linear]) for name in ("weight", "bias"))
         return [Affine(weight.double().numpy(), bias.double().numpy()).layer(), *members[0][1:], mean]
     return [Beside([nn.Sequential(*member) for member in members]), mean]
 
 
 def _linear(model: Any) -> Affine:
-    """From features to scores: one for two classes, else one per class."""
+    """The affine map from features to scores: one for two classes, else one per class."""
     if isinstance(model, OneVsRestClassifier):
         if model.multilabel_ or not all(_has_scores(part) for part in model.estimators_):
             raise SettingError(
-                "A OneVsRestClassifier that gives several labels at once, or knows a class that no row has, is not"
-                f" read. {INSTEAD}"
+                "A OneVsRestClassifier that gives several labels at once, or has a class without rows, is not"
+                f" supported. {INSTEAD}"
             )
         parts = [_linear(_unwrapped(part)) for part in model.estimators_]
         return Affine(np.vstack([part.weight for part in parts]), np.concatenate([part.bias for part in parts]))
@@ -298,22 +299,23 @@ def _linear(model: Any) -> Affine:
 
 
 def _two_logits(factor: float = 1.0) -> Affine:
-    """One score to the logits of two classes."""
+    """The affine map from one score to the logits of two classes."""
     return Affine(np.array([[0.0], [factor]]), np.zeros(2))
 
 
 def _one_versus_rest(model: Any) -> bool:
-    """Whether each class has a sigmoid of its own."""
+    """Whether the model has one sigmoid per class."""
     if isinstance(model, LogisticRegression):
-        kind = getattr(model, "multi_class", "auto")  # scikit-learn 1.8 took it away
+        kind = getattr(model, "multi_class", "auto")  # removed in scikit-learn 1.8
         auto = len(model.classes_) == 2 or model.solver == "liblinear"
         return kind == "ovr" or (kind != "multinomial" and auto)
     return isinstance(model, (SGDClassifier, OneVsRestClassifier))
 
 
 def _perceptron(model: MLPClassifier, features: Affine) -> list[nn.Module]:
+    """Layers from codes to the logits of an MLPClassifier."""
     if model.n_outputs_ > 1 and model.out_activation_ != "softmax":
-        raise SettingError(f"An MLPClassifier that gives several labels at once is not read. {INSTEAD}")
+        raise SettingError(f"An MLPClassifier that gives several labels at once is not supported. {INSTEAD}")
     steps = [Affine(w.T.astype(float), b.astype(float)) for w, b in zip(model.coefs_, model.intercepts_, strict=True)]
     if model.n_outputs_ == 1:
         steps[-1] = steps[-1].then(_two_logits())
@@ -325,6 +327,7 @@ def _perceptron(model: MLPClassifier, features: Affine) -> list[nn.Module]:
 
 
 def _shares(model: VotingClassifier) -> Floats | None:
+    """Weights of the voters that are not dropped; None: equal weights."""
     if model.weights is None:
         return None
     kept = [weight for (_, part), weight in zip(model.estimators, model.weights, strict=True) if part != "drop"]
@@ -332,7 +335,7 @@ def _shares(model: VotingClassifier) -> Floats | None:
 
 
 def _unwrapped(model: Any) -> Any:
-    """The estimator that a search or a frozen one stands for."""
+    """The estimator inside a search or a FrozenEstimator."""
     while isinstance(model, (FrozenEstimator, GridSearchCV, RandomizedSearchCV)):
         model = getattr(model, "best_estimator_", model.estimator)
     return model
@@ -343,7 +346,7 @@ def _transformers(model: Pipeline) -> list[Any]:
 
 
 def _has_scores(model: Any) -> bool:
-    """Whether it has a decision_function, a linear one."""
+    """Whether a model has a linear decision_function."""
     model = _unwrapped(model)
     if isinstance(model, Pipeline):
         return _has_scores(model.steps[-1][1])
@@ -360,17 +363,17 @@ def _objection(model: Any) -> str | None:
         return _objection(model.steps[-1][1])
     if isinstance(model, CalibratedClassifierCV):
         if model.method == "isotonic":
-            return "A CalibratedClassifierCV with method='isotonic' moves in jumps, so there is no network like it."
+            return "A CalibratedClassifierCV with method='isotonic' is a step function, which no network equals."
         inner = LinearSVC() if model.estimator is None else model.estimator
         return None if _has_scores(inner) else _objection(inner)
     if isinstance(model, VotingClassifier):
         if model.voting != "soft":
             return "A VotingClassifier with voting='hard' has no probabilities."
-        return next((why for _, part in model.estimators if part != "drop" and (why := _objection(part))), None)
+        return next((reason for _, part in model.estimators if part != "drop" and (reason := _objection(part))), None)
     if isinstance(model, OneVsRestClassifier):
         inner = _unwrapped(model.estimator)
         logistic = isinstance(inner, (LogisticRegression, SGDClassifier))
-        return _objection(inner) if logistic else f"A OneVsRestClassifier of {type(inner).__name__} is not read."
+        return _objection(inner) if logistic else f"A OneVsRestClassifier of {type(inner).__name__} is not supported."
     if isinstance(model, SGDClassifier) and model.loss != "log_loss":
         return f"An SGDClassifier with loss={model.loss!r} has no logistic probabilities."
     if isinstance(model, (LogisticRegression, LinearDiscriminantAnalysis, SGDClassifier, MLPClassifier)):
@@ -379,6 +382,7 @@ def _objection(model: Any) -> str | None:
 
 
 def _check_columns(model: Any, X: Any) -> None:
+    """Check that X has the columns that a model was fitted on."""
     names = getattr(model, "feature_names_in_", None)
     if names is None or isinstance(X, np.ndarray):
         return
@@ -391,20 +395,20 @@ def _check_columns(model: Any, X: Any) -> None:
 
 
 def _check_same(network: nn.Module, probe: Probe, reference: NDArray[Any]) -> None:
-    """Refuse a network that does not predict what the model predicts."""
-    off = np.abs(probabilities(network, probe.codes) - reference).max(axis=1)
-    if not (off <= _CLOSE).all():
-        row = int(np.where(np.isnan(off), np.inf, off).argmax())
+    """Check that a network has the model's probabilities on all rows of X."""
+    error = np.abs(probabilities(network, probe.codes) - reference).max(axis=1)
+    if not (error <= _TOLERANCE).all():
+        row = int(np.where(np.isnan(error), np.inf, error).argmax())
         raise SettingError(
-            f"The converted model's probabilities are off by {off[row]:.2g} at row {row} of X, more than {_CLOSE:.0e}:"
-            f" float32 is too coarse for this model, or it is more than it seems. {INSTEAD}"
+            f"The converted model's probabilities are off by {error[row]:.2g} at row {row} of X, more than"
+            f" {_TOLERANCE:.0e}: float32 is too coarse for this model, or it changes its predict_proba. {INSTEAD}"
         )
 
 
 def _folded(affine: Affine, network: nn.Module) -> list[nn.Module]:
-    """The layers of a network behind a linear map, its own first linear layer taken into it."""
+    """Layers of an affine map and a network after it, with the network's first linear layer merged into the map."""
     first = network[0] if type(network) is nn.Sequential and len(network) else None
-    # Exact types: a subclass may do anything in its forward.
+    # Exact types, because a subclass may change its forward.
     if not isinstance(network, nn.Sequential) or type(first) is not nn.Linear or first._forward_hooks:
         return [affine.layer(), network]
     weight = first.weight.detach().double().numpy()
@@ -413,17 +417,17 @@ def _folded(affine: Affine, network: nn.Module) -> list[nn.Module]:
 
 
 def _to_logits(network: nn.Module, features: Tensor) -> list[nn.Module]:
-    """What is to follow a network for one logit per class: nothing, unless it has a single one."""
+    """Layers that give a network one logit per class: none, unless it has a single logit."""
     try:
         with torch.no_grad():
             shape = tuple(network(features).shape)
     except (RuntimeError, TypeError) as error:
         raise SettingError(
-            f"The network does not take the {features.shape[1]} features that 'preprocess' makes: {error}"
+            f"The network failed on the {features.shape[1]} features that 'preprocess' returns: {error}"
         ) from error
     if len(shape) == 2 and shape[1] > 1:
         return []
     if shape not in ((len(features),), (len(features), 1)):
         raise SettingError(f"The network must return one logit per class, (N, C). Got {shape} for {len(features)}.")
-    both = _two_logits().layer()
-    return [both] if len(shape) == 2 else [nn.Unflatten(-1, (-1, 1)), both]
+    two_logits = _two_logits().layer()
+    return [two_logits] if len(shape) == 2 else [nn.Unflatten(-1, (-1, 1)), two_logits]

@@ -1,4 +1,4 @@
-"""The one training loop, for every network in the package, one at a time or many at once."""
+"""The training loop of all networks except generators, for one network or many stacked ones."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from avcg.errors import SettingError, check_int
 
 @dataclass(frozen=True)
 class Training:
-    """How long and how fast.
+    """Training settings of a network.
 
     Attributes:
-        epochs: Passes over the rows, at most.
-        batch_size: Rows per step.
-        learning_rate: Of Adam.
-        weight_decay: Of Adam.
-        patience: Stop after so many epochs without a better validation loss; None: never.
-        clip: Largest norm of a gradient; None: any.
-        schedule: Of the learning rate: ``"constant"``, or ``"one_cycle"`` up to it and down to nothing.
+        epochs: Largest number of passes over the rows.
+        batch_size: Number of rows per step.
+        learning_rate: Learning rate of Adam.
+        weight_decay: Weight decay of Adam.
+        patience: Number of epochs without a better validation loss after which training stops; None: no early stopping.
+        clip: Largest norm of the gradient, above which it is scaled down; None: no clipping.
+        schedule: Schedule of the learning rate: ``"constant"``, or ``"one_cycle"`` (up to ``learning_rate`` and down to
+            almost 0).
     """
 
     epochs: int = 100
@@ -53,12 +54,12 @@ class Training:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one pass over the rows came to.
+    """The losses of one epoch.
 
     Attributes:
-        epoch: From 1.
+        epoch: Number of the epoch, from 1.
         loss: Mean training loss over rows and members.
-        validation: (S,) loss of each member on the validation rows, or None.
+        validation: (S,) loss of each member on the validation rows; None: there are none.
     """
 
     epoch: int
@@ -78,28 +79,28 @@ def train(
     on_epoch: Callable[[Epoch], None] | None = None,
     label: str = "Training",
 ) -> list[Epoch]:
-    """Minimise a loss by Adam, keeping the best parameters seen on validation.
+    """Minimise a loss by Adam and keep the parameters with the best validation loss.
 
     Args:
-        parameters: What is trained, in place; with several members, each has a leading axis S.
-        loss: From the positions of a batch of rows (batch,) to a scalar: the sum over members of their mean losses.
-        n_rows: Rows there are.
-        settings: How long and how fast.
+        parameters: Parameters to train, in place; with several members, each has a leading axis S.
+        loss: Function from the (batch,) positions of rows to a scalar, the sum of the members' mean losses.
+        n_rows: Number of rows.
+        settings: Training settings.
         rng: Random numbers for the order of rows.
-        members: S. Members do not see each other: each has its own clipping and keeps its own best.
-        validate: To (S,) validation losses. Without it there is no early stopping.
-        on_epoch: Called after each pass.
-        label: Shown beside the bar on a terminal.
+        members: Number of members S. Gradients are clipped, and the best parameters kept, for each member separately.
+        validate: Function that returns the (S,) validation losses; None: no early stopping.
+        on_epoch: Function called after each epoch with its record.
+        label: Label of the progress bar.
 
     Returns:
-        One entry per pass.
+        One entry per epoch.
 
     Raises:
-        SettingError: If the loss of a member was never a finite number.
+        SettingError: If training diverged: the loss is not finite, and no finite validation loss was kept.
     """
     optimizer = adam(parameters, settings.learning_rate, settings.weight_decay)
     schedule = _schedule(optimizer, settings, n_rows)
-    best, since = torch.full((members,), torch.inf), 0
+    best, epochs_since_best = torch.full((members,), torch.inf), 0
     kept = [parameter.detach().clone() for parameter in parameters]
     history: list[Epoch] = []
     with progress(label, settings.epochs) as advance:
@@ -109,14 +110,14 @@ def train(
             if scores is not None:
                 better = scores < best
                 best = torch.where(better, scores, best)
-                since = 0 if bool(better.any()) else since + 1
-                _keep(kept, parameters, better)
+                epochs_since_best = 0 if bool(better.any()) else epochs_since_best + 1
+                _keep_better(kept, parameters, better)
             record = None if scores is None else tuple(scores.tolist())
             history.append(Epoch(epoch, total / n_rows / members, record))
             advance(epoch, f"loss {history[-1].loss:.4g}")
             if on_epoch is not None:
                 on_epoch(history[-1])
-            if settings.patience is not None and since >= settings.patience:
+            if settings.patience is not None and epochs_since_best >= settings.patience:
                 break
     _refuse_diverged(history[-1], best, settings, label, validated=validate is not None)
     if validate is not None:
@@ -127,7 +128,7 @@ def train(
 
 
 def adam(parameters: Sequence[Tensor], learning_rate: float, weight_decay: float = 0.0) -> torch.optim.Adam:
-    """The optimizer of every training: all parameters are stepped by one kernel."""
+    """The Adam optimizer used for all training, fused so that one kernel steps all parameters."""
     return torch.optim.Adam(parameters, lr=learning_rate, weight_decay=weight_decay, fused=True)
 
 
@@ -150,8 +151,8 @@ def _one_pass(
     members: int,
 ) -> float:
     """One pass over the rows in random order; the sum of losses over rows and members."""
-    total = torch.zeros((), device=parameters[0].device)  # where it is, so that no step waits for its loss
-    # Rows are drawn on the CPU whatever the device, so that a seed means the same everywhere.
+    total = torch.zeros((), device=parameters[0].device)  # on the device, so that no step waits for its loss
+    # Rows are always drawn on the CPU, so that a seed gives the same order on every device.
     for batch in torch.randperm(n_rows, generator=rng).split(settings.batch_size):
         optimizer.zero_grad(set_to_none=True)
         value = loss(batch)
@@ -170,12 +171,12 @@ def _schedule(
     if settings.schedule == "constant":
         return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
     steps = settings.epochs * math.ceil(n_rows / settings.batch_size)
-    # One step more than there are: the cycle must not end before the training does.
+    # One step more than there are, because the cycle must not end before training does.
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=steps + 1)
 
 
-def _keep(kept: list[Tensor], parameters: Sequence[Tensor], better: Tensor) -> None:
-    """Remember the parameters of the members that got better; a single one may have no axis of its own."""
+def _keep_better(kept: list[Tensor], parameters: Sequence[Tensor], better: Tensor) -> None:
+    """Store the parameters of members that improved. A single member's parameters may lack the leading axis S."""
     for i, parameter in enumerate(parameters):
         if len(better) == 1:
             kept[i] = parameter.detach().clone() if bool(better[0]) else kept[i]
@@ -185,7 +186,7 @@ def _keep(kept: list[Tensor], parameters: Sequence[Tensor], better: Tensor) -> N
 
 
 def _clip(parameters: Sequence[Tensor], largest: float, members: int) -> None:
-    """Scale gradients down to a largest norm, of each member by itself."""
+    """Scale down the gradients of each member whose norm exceeds the largest one."""
     gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
     squares = [gradient.square().reshape(members, -1).sum(dim=1) for gradient in gradients]
     scale = (largest / (torch.stack(squares).sum(dim=0).sqrt() + 1e-12)).clamp(max=1.0)

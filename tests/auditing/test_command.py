@@ -112,7 +112,7 @@ class TestCommand:
             (["--model", "0.onnx", "--classes", "no,yes,maybe"], "must return probabilities of shape"),
             (["--model", "0.onnx", "--classes", "no,yep"], "The answers aim at 'yes', which is no class"),
             (["--model", "none.onnx", "--classes", "no,yes"], "There is no file"),
-            (["--model", "answers.json", "--classes", "no,yes"], "no ONNX model that can be run"),
+            (["--model", "answers.json", "--classes", "no,yes"], "is not an ONNX model that can be run"),
             (["--model", "0.onnx", "--out", "audit.pdf"], "--out must end in '.html', '.json', '.csv'"),
             (["--model", "0.onnx", "--out", "nowhere/audit.csv"], "There is no folder 'nowhere'"),
             (["--model", "0.onnx", "--classes", "no,yes", "--by", "mnths"], "Did you mean 'months'"),

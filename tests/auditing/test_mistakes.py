@@ -38,7 +38,11 @@ MODELS = {
         DataError,
         "The answers aim at 1, which is no class of this model: it knows 'no', 'yes'.",
     ),
-    "NaN": (lambda: Liar(lambda X, _: np.full((len(X), 2), np.nan)), DataError, "no numbers"),
+    "NaN": (
+        lambda: Liar(lambda X, _: np.full((len(X), 2), np.nan)),
+        DataError,
+        "returned probabilities that are not finite for",
+    ),
     "no sum": (lambda: Liar(lambda X, _: np.full((len(X), 2), 0.4)), DataError, "sum to one"),
     "fails midway": (lambda: Liar(falls_over), DataError, "The Liar failed on 50 rows: RuntimeError: out of luck"),
     "one of several": (
@@ -57,7 +61,7 @@ MODELS = {
         "reads column 'owner', which these rows do not have",
     ),
     "not fitted": (LogisticRegression, SettingError, "not fitted yet"),
-    "no model at all": (lambda: 7, SettingError, "A int cannot be asked"),
+    "no model at all": (lambda: 7, SettingError, "must have predict_proba or be a function. Got a int"),
     "no such file": (lambda: "nowhere.onnx", DataError, "There is no file nowhere.onnx"),
 }
 

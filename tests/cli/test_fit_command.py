@@ -338,7 +338,7 @@ class TestMistakes:
             ("good.csv", ["--threshold", "0"], "--threshold must be in (0, 1)"),
             ("good.csv", ["--resampling", "magic"], "--resampling must be one of 'seed', 'bootstrap', 'subsample'"),
             ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),
-            ("good.csv", ["--model", "broken.onnx"], "broken.onnx is no ONNX model that can be run"),
+            ("good.csv", ["--model", "broken.onnx"], "broken.onnx is not an ONNX model that can be run"),
             ("good.csv", ["--classes", "yes,no"], "Give one, or leave --classes out"),
             ("good.csv", ["--model", "broken.onnx", "--model", "broken.onnx", "--resampling", "seed"], "leave --hypotheses"),  # noqa: E501
             ("good.csv", ["--out", "a-file"], "a-file is a file. Give the name of a folder"),

@@ -150,7 +150,7 @@ def test_the_exact_form_of_theorem_1_is_never_looser(bound, n, data):
         (lambda: clopper_pearson(11, 10), "0 to n agreeing"),
         (lambda: clopper_pearson(5, 0), "n >= 1"),
         (lambda: clopper_pearson(5, 10, confidence=1.0), "'confidence' must be in"),
-        (lambda: stability_bound(0, 1), "M must be > 0"),
+        (lambda: stability_bound(0, 1), "'log_prob_bound' must be > 0"),
         (lambda: stability_bound_of_subset(1, 0, 5), "1 <= kept <= n"),
         (lambda: certify(weighted(), torch.zeros(1, 4), torch.tensor([0])), "must have equal weights"),
         (lambda: certify(weighted().subset(torch.tensor([0])), torch.zeros(2, 4), torch.tensor([0])), "one target per"),

@@ -68,7 +68,7 @@ BAD = {
     ),
     "labels that are none of the classes": (
         lambda toy, model: avcg.Laplace.fit(model, toy.X, np.where(toy.y == 1, "yes", "no")),
-        "labels 'no', 'yes' are none of the model's classes: 0, 1",
+        "must be among the model's classes, 0, 1. Got 'no', 'yes'",
     ),
     "an estimator without predict_proba": (
         lambda toy, model: avcg.retrains(__import__("sklearn.svm").svm.LinearSVC(), toy.X, toy.y, 3),
@@ -100,7 +100,7 @@ BAD = {
     ),
     "laplace of everything in full": (
         lambda toy, model: avcg.Laplace.fit(model, toy.X, toy.y, parameters="all"),
-        "Over all parameters Laplace is 'diag'",
+        "parameters='all' needs structure='diag'. Got structure='full'",
     ),
     "a prior without width": (
         lambda toy, model: avcg.MeanFieldVI.fit(model, toy.X, toy.y, prior_std=0),

@@ -295,9 +295,9 @@ class TestOnnx:
             BlackBox(tmp_path / "absent.onnx", frame)
         damaged = tmp_path / "damaged.onnx"
         damaged.write_bytes(path.read_bytes()[:200])
-        with pytest.raises(DataError, match=r"damaged.onnx is no ONNX model that can be run"):
+        with pytest.raises(DataError, match=r"damaged.onnx is not an ONNX model that can be run"):
             BlackBox(damaged, frame)
-        with pytest.raises(DataError, match=r"reads 'months', which is no column. There are 'income', 'age'"):
+        with pytest.raises(DataError, match=r"reads 'months', which is not a column of X. There are 'income', 'age'"):
             BlackBox(path, frame.rename(columns={"months": "age"}))
         with pytest.raises(DataError, match=r"mixed-True.onnx failed on 2 rows: .*could not convert"):
             BlackBox(path, frame.assign(income="much"))
@@ -362,7 +362,7 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
             np.testing.assert_allclose(seen.log_probs(codes).exp()[[0, 2]], expected, atol=1e-6)
             assert torch.equal(seen.log_probs(codes)[1], flat.log_probs(codes)[0])
             assert not np.allclose(group.probabilities(codes)[[0, 2]], expected, atol=0.1), "the other one is unbound"
-            with pytest.raises(DataError, match=r"about 120 rows. Got codes of 3"):
+            with pytest.raises(DataError, match=r"belong to the 120 bound rows. Got codes of 3 rows"):
                 seen.log_probs(codes[:3])
 
     @pytest.mark.parametrize("threshold", [0.1, 0.2, 0.3, 0.4, 0.6, 0.7])

@@ -38,7 +38,7 @@ WRONG = {
     "no numbers": (
         later(lambda rows: np.full(len(rows), np.nan)),
         DataError,
-        r"answers returned probabilities that are no numbers for 300 rows, e.g. \[nan, nan\]. Give it rows",
+        r"answers returned probabilities that are not finite for 300 rows, e.g. \[nan, nan\]. Pass rows",
     ),
     "no sum of one": (box(constant([0.4, 0.4])), DataError, r"for 2 rows, e.g. \[0.4, 0.4\]: they must be >= 0"),
     "negative": (box(constant([-0.2, 1.2])), DataError, r"\[-0.2, 1.2\]: they must be >= 0 and sum to one"),
@@ -56,9 +56,9 @@ WRONG = {
     "no probabilities": (
         lambda: box(LinearSVC(random_state=0).fit(NUMBERS, Y))(),
         SettingError,
-        "A LinearSVC cannot be asked.*wrap it, e.g. in"
+        "must have predict_proba or be a function. Got a LinearSVC.*wrap the model, e.g. in"
     ),
-    "neither": (box(42), SettingError, "A int cannot be asked: it has no predict_proba and is no function"),
+    "neither": (box(42), SettingError, "must have predict_proba or be a function. Got a int"),
     "a missing column": (
         lambda: box()().predict_proba(NUMBERS.drop(columns="months")),
         DataError,
@@ -89,7 +89,7 @@ WRONG = {
         DataError,
         "reads column 'income' as float64, and these rows do not fit: .*'much'",
     ),
-    "a gap that it cannot read": (
+    "a missing value that it cannot read": (
         lambda: box(LogisticRegression().fit(NUMBERS, Y))().predict_proba(NUMBERS.assign(months=np.nan)),
         DataError,
         "LogisticRegression failed on 300 rows: ValueError: Input X contains NaN",
@@ -98,40 +98,40 @@ WRONG = {
     "no frame": (box(rows=[[1, 2]]), DataError, "DataFrame. Got list instead"),
     "a column twice": (box(rows=pd.concat([NUMBERS, NUMBERS], axis=1)), DataError, "'income', 'months' twice"),
     "a schema and a space": (
-        box(schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)), SettingError, "the one or the other"
+        box(schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)), SettingError, "either 'schema' or 'space'"
     ),
-    "a class twice": (box(classes=["a", "a"]), SettingError, r"must be different labels, in a list. Got \['a', 'a'\]"),
+    "a class twice": (box(classes=["a", "a"]), SettingError, r"must be a list of different labels. Got \['a', 'a'\]"),
     "a single class": (
         lambda: box(DecisionTreeClassifier(random_state=0).fit(NUMBERS, np.ones(300)))(),
         SettingError,
-        r"knows no class but 1.0.*name all: BlackBox\(model, X, classes=",
+        r"at least two classes. It has only 1.0.*name all of them: BlackBox\(model, X, classes=",
     ),
-    "classes in a text": (box(classes="ab"), SettingError, "must be different labels, in a list. Got 'ab'"),
+    "classes in a text": (box(classes="ab"), SettingError, "must be a list of different labels. Got 'ab'"),
     "other names for classes": (
         box(tree_of_numbers(), classes=["no", "yes"]),
         SettingError,
-        r"speaks of the classes 0, 1, which are not among 'no', 'yes'. To call.*BlackBox\(model.predict_proba",
+        r"has the classes 0, 1, which are not among 'no', 'yes'. To rename.*BlackBox\(model.predict_proba",
     ),
-    "given: none": (lambda: from_models([], NUMBERS), SettingError, "must be at least one. Got none"),
+    "given: none": (lambda: from_models([], NUMBERS), SettingError, "must contain at least one model. Got none"),
     "given: a schema and a space": (
         lambda: from_models([tree_of_numbers()], NUMBERS, schema=TOY.schema, space=TabularSpace.fit(TOY.schema, TOY.X)),
         SettingError,
-        "Give the one or the other",
+        "Pass either 'schema' or 'space' to from_models, not both",
     ),
     "given: other classes": (
         lambda: from_models([tree_of_numbers(), BlackBox(income_rule, NUMBERS, classes=["no", "yes"])], NUMBERS),
         SettingError,
-        r"must speak of the same classes. Got \[0, 1\], \['no', 'yes'\]",
+        r"must have the same classes. Got \[0, 1\], \['no', 'yes'\]",
     ),
     "given: classes unknown": (
         lambda: from_models([income_rule], NUMBERS), SettingError,
-        r"function does not say its classes. Fit it, or wrap it"
+        r"function has no classes_. Fit it, or wrap it"
     ),
-    "nothing asked": (lambda: BlackBoxPredictors([]), SettingError, "at least one model to ask"),
+    "no black box": (lambda: BlackBoxPredictors([]), SettingError, "needs at least one model. Got none"),
     "other rows than seen": (
         lambda: BlackBoxPredictors([box()()]).bind_rows(NUMBERS.head(3)).log_probs(torch.zeros(4, 2)),
         DataError,
-        "to be asked about 3 rows. Got codes of 4",
+        "belong to the 3 bound rows. Got codes of 4 rows",
     ),
     "a row in a dictionary": (
         lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).generate(NUMBERS.iloc[0].to_dict()),
@@ -139,7 +139,7 @@ WRONG = {
         "pandas or polars DataFrame. Got dict instead",
     ),
     "a bare estimator": (
-        lambda: PointMass(tree_of_numbers()), SettingError, r"Ask it as it is, with avcg.BlackBox\(model, X\)",
+        lambda: PointMass(tree_of_numbers()), SettingError, r"Use it as a black box, avcg.BlackBox\(model, X\)",
     ),
     "a list of judges": (
         lambda: NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by([tree_of_numbers()]),
@@ -151,7 +151,7 @@ WRONG = {
             NearestUnlike(PointMass(box()())).fit(NUMBERS).judged_by(from_models([tree_of_numbers()], NUMBERS.head(50)))
         ),
         SettingError,
-        "differ in column 'income'. Give them one space",
+        "differ in column 'income'. Pass the same space",
     ),
 }  # fmt: skip
 

@@ -223,7 +223,7 @@ def test_codes_that_the_schema_calls_categories():
     model = make_pipeline(
         make_column_transformer((OneHotEncoder(), ["visits", "job"]), (StandardScaler(), ["age"])), LogisticRegression()
     ).fit(X[TRAIN], y[TRAIN])
-    with pytest.raises(SettingError, match=r"Column 'visits' .* Schema.infer\(X, kinds=\{'visits': 'categorical'\}\)"):
+    with pytest.raises(SettingError, match=r"column 'visits' .* Schema.infer\(X, kinds=\{'visits': 'categorical'\}\)"):
         from_sklearn(model, X[TRAIN])
     schema = schema_with_gaps(X).allow_missing("age")
     kinds = Schema.infer(X, kinds={"visits": "categorical"}).allow_missing("income", "hours", "city", "grade")

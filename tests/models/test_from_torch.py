@@ -67,14 +67,14 @@ class TestTorch:
         X = self.data()
         numbers = X[["age", "rate"]]
         for network, preprocess, match in (
-            (mlp(2, 2), lambda rows: np.log(rows.to_numpy(float) + 20), "Column '(age|rate)' .* not affine"),
-            (mlp(2, 2), lambda rows: rows.to_numpy(float)[:, 0], "one row of features for each"),
-            (mlp(3, 2), lambda rows: rows.to_numpy(float), "does not take the 2 features that 'preprocess' makes"),
+            (mlp(2, 2), lambda rows: np.log(rows.to_numpy(float) + 20), "column '(age|rate)' must be affine"),
+            (mlp(2, 2), lambda rows: rows.to_numpy(float)[:, 0], r"return \(N, F\) features for the"),
+            (mlp(3, 2), lambda rows: rows.to_numpy(float), "failed on the 2 features that 'preprocess' returns"),
             (nn.Unflatten(1, (2, 1)), lambda rows: rows.to_numpy(float), r"one logit per class, \(N, C\). Got"),
             (mlp(2, 2), None, "'preprocess' of from_torch must be a function"),
             (lambda x: x, lambda rows: rows, "'network' of from_torch must be a torch module"),
         ):
             with pytest.raises(SettingError, match=match):
                 from_torch(network, preprocess, numbers)
-        with pytest.raises(SettingError, match="one of 'classes' for each of 2"):
+        with pytest.raises(SettingError, match="'classes' must name each of 2 classes"):
             from_torch(mlp(2, 2), lambda rows: rows.to_numpy(float), numbers, classes=["a", "b", "c"])

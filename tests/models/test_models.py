@@ -59,7 +59,7 @@ class TestNetworks:
         state = draw_state(nn.Sequential(nn.utils.skip_init(nn.Linear, 3, 4), nn.LayerNorm(4)), 2, rng())
         assert state["1.weight"].eq(1).all()
         assert state["1.bias"].eq(0).all()
-        with torch.random.fork_rng(), pytest.raises(SettingError, match="first weights of a LSTM"):
+        with torch.random.fork_rng(), pytest.raises(SettingError, match="initial weights of a LSTM"):
             draw_state(nn.LSTM(2, 2), 1, rng())
 
     def test_dropout_that_cannot_be(self):
@@ -221,7 +221,7 @@ class TestAutoencoders:
         assert x.grad.abs().sum() > 0
 
     def test_a_class_without_rows_is_refused(self):
-        with pytest.raises(DataError, match="Class 1 of 3 has no row"):
+        with pytest.raises(DataError, match="Class 1 of 3 has no rows"):
             ClassAutoencoders.fit(torch.zeros(4, 2), torch.tensor([0, 0, 2, 2]), 3)
 
 
