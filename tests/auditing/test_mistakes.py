@@ -97,15 +97,15 @@ class TestWrongInput:
     @pytest.mark.parametrize(
         ("damage", "says"),
         [
-            (lambda stored: "{", "answers.json: This is no JSON of counterfactuals"),
+            (lambda stored: "{", "answers.json: This is not a JSON of counterfactuals"),
             (lambda stored: stored | {"version": 99}, "answers.json: These answers have format version 99"),
             (
                 lambda stored: {"format": stored["format"]},
-                "answers.json: These answers have no format version, but None",
+                "answers.json: The format version of these answers must be a whole number. Got None",
             ),
             (
                 lambda stored: stored | {"version": "one"},
-                "answers.json: These answers have no format version, but 'one'",
+                "answers.json: The format version of these answers must be a whole number. Got 'one'",
             ),
             (lambda stored: {**stored, "statuses": stored["statuses"][:9]}, "it has 9 of 16 'statuses'"),
             (lambda stored: {**stored, "statuses": ["fine"] * 16}, "'fine' is no status"),
