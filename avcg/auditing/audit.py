@@ -1,4 +1,4 @@
-"""Whether advice given under one model still holds under others, and what to tell those for whom it does not."""
+"""Audits: whether answers given under one model are valid under other models, and replacements for lost answers."""
 
 from __future__ import annotations
 
@@ -25,26 +25,29 @@ from avcg.metrics.groups import groups_of, share_of
 from avcg.space.encoding import Flags
 from avcg.space.serialize import to_json
 
-TOLD = ("ok", "not_robust")  # statuses of answers that somebody was told as valid
+TOLD = ("ok", "not_robust")  # statuses of answers that were delivered as valid
 _FORMAT, _VERSION = "avcg.audit", 1
 _SHOWN = 6
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """What other models make of answers that people were given.
+    """The validity of delivered answers under other models.
 
     Attributes:
-        answers: What was told.
-        frame: One line for each answer, under the index of the answers. ``verdict``: ``"holds"`` or ``"lost"`` for what
-            was told as valid, else ``"no_answer"``; ``probability_now`` and ``margin``, how far that is beyond the
-            line, are means over the models; ``agreeing`` of ``n_models`` decide for the target, and ``lower_bound``
-            is what that says of all models, where there are several; ``replacement``, ``keeps_advice`` (it only adds to
-            what was told) and ``extra_distance`` (what it costs more) speak of what a lost answer is replaced by.
-        replacements: For every lost answer, from the original row; None where none were asked for or none are needed.
-        models: Their names.
-        threshold: Of the decision; None: the likeliest class.
-        confidence: Of intervals and bounds.
+        answers: The answers that were delivered.
+        frame: One line for each answer, under the index of the answers. ``verdict`` is ``"holds"`` or ``"lost"`` for
+            an answer that was delivered as valid, else ``"no_answer"``. ``probability_now`` and ``margin``, its
+            distance from the decision threshold, are means over the models. ``agreeing`` of ``n_models`` decide for
+            the target; ``lower_bound`` is a lower bound on the share of all models that do, if there are several.
+            ``replacement`` is whether a lost answer has a replacement, ``keeps_advice`` whether that only adds changes
+            to the answer, and ``extra_distance`` its additional cost.
+        replacements: A replacement for every lost answer, as a change of the original row; None if none were asked for
+            or none are needed.
+        models: Names of the models.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
+        confidence: Confidence of intervals and bounds, in (0, 1).
     """
 
     answers: Counterfactuals
@@ -55,17 +58,21 @@ class Audit:
     confidence: float
 
     def summary(self) -> pd.Series[Any]:
-        """Totals, with an interval for the share that holds."""
+        """The totals of all answers, with an interval for the share that holds."""
         return pd.Series(self._totals(np.ones(len(self.frame), bool)), name="audit", dtype=object)
 
     def by(self, column: str) -> pd.DataFrame:
-        """Totals by the values of a column of the factuals, numbers in quartiles."""
+        """The totals by the values of a column of the factuals; numbers are grouped by quartile.
+
+        Args:
+            column: Name of the column.
+        """
         labels, order = groups_of(self.answers.factuals, column)
-        each = labels.repeat(self.answers.n)
-        return self._table({label: each == label for label in order}, column)
+        per_answer = labels.repeat(self.answers.n)
+        return self._table({label: per_answer == label for label in order}, column)
 
     def by_change(self) -> pd.DataFrame:
-        """Totals by the column that was to change; an answer with several counts for each of them."""
+        """The totals by changed column; an answer that changes several columns counts for each of them."""
         changed = self._changed()
         names = [str(name) for name in nw.from_native(self.answers.factuals, eager_only=True).columns]
         delivered = self.delivered
@@ -74,30 +81,33 @@ class Audit:
         )
 
     def by_count(self) -> pd.DataFrame:
-        """Totals by how many columns were to change."""
+        """The totals by the number of changed columns."""
         counts = self._changed().sum(axis=1)
         return self._table({int(k): counts == k for k in np.unique(counts[self.delivered])}, "changes")
 
     @property
     def delivered(self) -> Flags:
-        """(N,) whether somebody was told the answer as valid."""
+        """(N,) whether the answer was delivered as valid."""
         return np.asarray(self.frame["verdict"] != "no_answer")
 
     def _changed(self) -> Flags:
+        """(N, columns) whether each cell of an answer differs from the factual."""
         if self.answers.changed is None:
             raise DataError("Images have no columns to group by. Look at .frame instead.")
         return self.answers.changed
 
     def _table(self, groups: Mapping[Any, Flags], name: str) -> pd.DataFrame:
-        lines = {label: self._totals(which) for label, which in groups.items() if (which & self.delivered).any()}
+        """The totals of groups, given as (N,) flags by label, that have a delivered answer."""
+        lines = {label: self._totals(members) for label, members in groups.items() if (members & self.delivered).any()}
         index = pd.Index(list(lines), name=name, dtype=object)
         return pd.DataFrame(list(lines.values()), index=index, columns=list(self._totals(self.delivered)))
 
-    def _totals(self, which: Flags) -> dict[str, Any]:
-        some = self.frame[which & self.delivered]
-        delivered, holds, replaced = len(some), int((some["verdict"] == "holds").sum()), int(some["replacement"].sum())
+    def _totals(self, members: Flags) -> dict[str, Any]:
+        """Counts and shares of the delivered answers among some, given as (N,) flags."""
+        lines = self.frame[members & self.delivered]
+        delivered, holds, replaced = len(lines), (lines["verdict"] == "holds").sum(), lines["replacement"].sum()
+        holds, replaced, keeping = int(holds), int(replaced), int(lines["keeps_advice"].sum())
         share, low, high = share_of(holds, delivered, self.confidence)
-        keeping = int(some["keeps_advice"].sum())
         counts = {
             "told": delivered,
             "holds": holds,
@@ -109,7 +119,7 @@ class Audit:
         return counts | {"replaced": replaced, "keeping": keeping}
 
     def to_json(self, by: str | None = None) -> str:
-        """Everything as JSON; NaN becomes null.
+        """The audit as JSON; NaN becomes null.
 
         Keys: ``format`` ("avcg.audit"), ``version`` (1), ``models``, ``threshold``, ``confidence``, ``survival``,
         ``summary`` (an object), ``by_change``, ``by_count`` and ``by`` (lists of objects; null where there is nothing
@@ -117,10 +127,10 @@ class Audit:
         `Counterfactuals.to_json` writes them, or null).
 
         Args:
-            by: A column of the factuals, for ``by``.
+            by: Name of a column of the factuals, for the key ``by``; None: null.
         """
         tables = self.answers.changed is not None
-        found = {
+        document = {
             "format": _FORMAT,
             "version": _VERSION,
             "models": self.models,
@@ -134,13 +144,13 @@ class Audit:
             "answers": _records(self.frame, "index"),
             "replacements": None if self.replacements is None else json.loads(self.replacements.to_json()),
         }
-        return json.dumps(found, allow_nan=False, default=str)
+        return json.dumps(document, allow_nan=False, default=str)
 
     def to_html(self, by: str | None = None) -> str:
-        """A page that needs nothing else: totals, groups, every lost answer and what all this rests on.
+        """A self-contained HTML page with totals, groups, all lost answers and the assumptions.
 
         Args:
-            by: A column of the factuals to group by.
+            by: Name of a column of the factuals to group by; None: no such table.
         """
         from avcg.report.audit_page import page
 
@@ -153,14 +163,14 @@ class Audit:
                  "None of the answers was valid when it was made: there is nothing to audit"]  # fmt: skip
         if self.replacements is not None:
             lines[0] += f"; {total['replaced']} of {total['lost']} lost ones replaced, {total['keeping']} of these"
-            lines[0] += " keeping what was told"
+            lines[0] += " keeping the old advice"
         lost = self.frame[self.frame["verdict"] == "lost"]
         for at, line in lost.head(_SHOWN).iterrows():
-            instead = "" if self.replacements is None else ", no replacement found"
+            outcome = "" if self.replacements is None else ", no replacement found"
             if line["replacement"]:
-                instead = ", told more" if line["keeps_advice"] else ", told anew"
-            said = f"probability {line['probability_then']:.2f} -> {line['probability_now']:.2f}"
-            lines.append(f"{at} -> {line['target']}: lost, {said}{instead}")
+                outcome = ", advice extended" if line["keeps_advice"] else ", new advice"
+            probability = f"probability {line['probability_then']:.2f} -> {line['probability_now']:.2f}"
+            lines.append(f"{at} -> {line['target']}: lost, {probability}{outcome}")
         return "\n".join([*lines, f"... and {len(lost) - _SHOWN} more lost"] if len(lost) > _SHOWN else lines)
 
     __repr__ = __str__
@@ -177,25 +187,29 @@ def audit(
     threshold: float | None = None,
     confidence: float = 0.95,
 ) -> Audit:
-    """Ask other models about the rows that people were told to become.
+    """Check whether delivered answers are valid under other models.
+
+    An answer holds if the model decides for its target. Under several models, the promised share of them must.
 
     Args:
-        answers: What was told, or the path of what `Counterfactuals.to_json` wrote.
-        models: One, several in a list, several by name, or a distribution of hypotheses (every member of a finite set,
-            else 50 draws; each counts once). A model is anything with ``predict_proba`` on the user's rows, a
-            `BlackBox`, the path of an ONNX file, or a fitted explainer for the one that it answers for.
-        recourse: A fitted method to replace lost answers with, judged by the models; one that learnt from them finds
-            most. What was told is kept and added to where that is possible; else the row is answered afresh.
+        answers: The answers that were delivered, or the path of a file that `Counterfactuals.to_json` wrote.
+        models: One model, several in a list, several by name, or a distribution of hypotheses (every member of a
+            finite set, else 50 draws; each counts once). A model is anything with ``predict_proba`` on the user's
+            rows, a `BlackBox`, the path of an ONNX file, or a fitted explainer, which stands for its deployed model.
+        recourse: A fitted method that replaces lost answers, judged by the models; a method that was trained on them
+            finds most. If possible, the answer is kept and changes are added to it; otherwise the row is answered
+            again. None: lost answers are not replaced.
         threshold: Probability of the second of two classes from which the decision is for it; None: that of
-            ``recourse`` if it has one, else the likeliest class.
-        confidence: Of intervals and bounds.
+            ``recourse`` if it has one, else the most probable class.
+        confidence: Confidence of intervals and bounds, in (0, 1).
 
     Returns:
-        An answer holds if the model decides for its target; under several, if the share that was promised does.
+        The verdict on each answer, and replacements of those that are lost.
 
     Raises:
-        DataError: If answers are damaged, or a model does not take the rows, does not know a target or fails.
-        SettingError: If there are no models, or a parameter cannot be.
+        DataError: If the answers are damaged, or a model does not read the rows, does not have a target as a class, or
+            fails.
+        SettingError: If there are no models, or a parameter is out of range.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from avcg import PointMass, from_sklearn, toys
@@ -215,24 +229,24 @@ def audit(
     threshold = getattr(recourse, "threshold", None) if threshold is None else threshold
     panel = Panel.of(models, delivered, threshold)
     frame = _judged(delivered, panel.votes(delivered.answers, delivered.target.repeat(delivered.n)), confidence)
-    lost, instead = np.flatnonzero(frame["verdict"] == "lost"), None
+    lost, new_answers = np.flatnonzero(frame["verdict"] == "lost"), None
     if recourse is not None and len(lost):
         check_is_fitted(recourse)
-        found = replacements(panel, recourse, delivered, lost)
-        instead = found.answers
+        replaced = replacements(panel, recourse, delivered, lost)
+        new_answers = replaced.answers
         frame = frame.assign(
-            replacement=_spread(found.good, lost, frame, False),
-            keeps_advice=_spread(found.kept, lost, frame, False),
-            extra_distance=_spread(np.where(found.good, found.extra, np.nan), lost, frame, np.nan),
+            replacement=_scatter(replaced.good, lost, frame, False),
+            keeps_advice=_scatter(replaced.kept, lost, frame, False),
+            extra_distance=_scatter(np.where(replaced.good, replaced.extra, np.nan), lost, frame, np.nan),
         )
-    return Audit(delivered, frame, instead, tuple(map(str, panel.names)), threshold, confidence)
+    return Audit(delivered, frame, new_answers, tuple(map(str, panel.names)), threshold, confidence)
 
 
 def _judged(delivered: Counterfactuals, votes: Votes, confidence: float) -> pd.DataFrame:
-    """One line for each answer; nothing is replaced yet."""
+    """The frame of an audit, one line for each answer, without replacements."""
     count, now = len(votes.valid), votes.probability.mean(axis=0)
     verdict = np.where(votes.hold(delivered.survival), "holds", "lost")
-    bound = clopper_pearson(votes.agreeing, count, confidence)  # worked out for one model too: it checks the confidence
+    bound = clopper_pearson(votes.agreeing, count, confidence)  # for one model too, since it checks the confidence
     return pd.DataFrame(
         {
             "target": delivered.target.repeat(delivered.n),
@@ -252,27 +266,29 @@ def _judged(delivered: Counterfactuals, votes: Votes, confidence: float) -> pd.D
     )
 
 
-def _spread(values: NDArray[Any], at: NDArray[np.intp], frame: pd.DataFrame, otherwise: Any) -> NDArray[Any]:
-    """(N,) values at their places among all answers."""
-    result = np.full(len(frame), otherwise)
-    result[at] = values
+def _scatter(values: NDArray[Any], positions: NDArray[np.intp], frame: pd.DataFrame, default: Any) -> NDArray[Any]:
+    """(N,) the values at some positions among the N answers of a frame, and a default at all others."""
+    result = np.full(len(frame), default)
+    result[positions] = values
     return result
 
 
 def survival_curve(
     answers: Counterfactuals | str | Path, models: Any, *, threshold: float | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """How much of what was told is left, model after model.
+    """The share of delivered answers that is valid under each of a sequence of models.
 
     Args:
-        answers: As in `audit`.
-        models: As in `audit`, in their order: by month, by seed.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
-        confidence: Of the intervals.
+        answers: The answers that were delivered, as in `audit`.
+        models: Models as in `audit`, in the order in which they follow each other, e.g. by month.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
+        confidence: Confidence of the intervals, in (0, 1).
 
     Returns:
-        By model: the share of what was told that is ``valid`` under it, with an interval from ``low`` to ``high``, the
-        share valid under it and all before (``so_far``), and ``n`` answers told.
+        One line for each model: the share of delivered answers that is ``valid`` under it, with an interval from
+        ``low`` to ``high``, the share that is valid under it and all models before it (``so_far``), and the number of
+        delivered answers ``n``.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -287,7 +303,7 @@ def survival_curve(
     votes = panel.votes(delivered.answers, delivered.target.repeat(delivered.n))
     valid = votes.valid[:, np.isin(delivered.statuses, TOLD)]
     n = valid.shape[1]
-    lines = [share_of(int(one.sum()), n, confidence) for one in valid]
+    lines = [share_of(int(by_model.sum()), n, confidence) for by_model in valid]
     curve = pd.DataFrame(lines, columns=["valid", "low", "high"], index=pd.Index(panel.names, name="model"))
     together = np.logical_and.accumulate(valid, axis=0).sum(axis=1)
     return curve.assign(so_far=together / n if n else np.nan, n=n)
@@ -296,21 +312,22 @@ def survival_curve(
 def feasibility(
     recourse: Explainer, X: Any, target: Any = None, *, by: str | None = None, confidence: float = 0.95
 ) -> pd.DataFrame:
-    """Of those who are denied, how many are left without an answer that helps?
+    """The share of denied rows for which no valid answer is found, for all rows and by group.
 
-    It says that none was *found*. Only for rows where nothing may change at all (``infeasible``) is it certain that
-    there is none; for all others it is what the method finds with ``refine=True``, and another may find more.
+    It does not mean that there is none. This is certain only for rows that may not change at all (``infeasible``). For
+    all others the method finds none with ``refine=True``, and another method may find one.
 
     Args:
-        recourse: Fitted.
+        recourse: A fitted method.
         X: Rows in user units.
-        target: As in `Explainer.generate`; rows that have it already are left out.
-        by: A column of X; numbers are put in quartiles.
-        confidence: Of the intervals.
+        target: The decision to reach, as in `Explainer.generate`; rows that have it already are left out.
+        by: Name of a column of X to group by, numbers by quartile; None: no groups.
+        confidence: Confidence of the intervals, in (0, 1).
 
     Returns:
-        A line for all, then one for each group. Of those ``denied``: how many are ``without`` a change that helps, how
-        many of them ``infeasible``, and how many have one that is only ``not_robust``; shares with their intervals.
+        One line for all rows, then one for each group. The columns are the number of rows that are ``denied``, and
+        among them the numbers that are ``without`` a valid answer, that are ``infeasible``, and whose answer is only
+        ``not_robust``, with shares and their intervals.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -320,70 +337,77 @@ def feasibility(
     >>> feasibility(recourse, loans.X, target=1, by="housing")["without_share"].round(2).to_dict()  # own never to rent
     {'all': 0.7, 'free': 0.0, 'own': 1.0}
     """
-    found = recourse.generate(X, target, refine=True)
-    denied = found.statuses != "already_target"
+    answers = recourse.generate(X, target, refine=True)
+    denied = answers.statuses != "already_target"
     groups: dict[Any, Flags] = {"all": denied}
     if by is not None:
-        labels, order = groups_of(found.factuals, by)
+        labels, order = groups_of(answers.factuals, by)
         groups |= {label: denied & (labels == label) for label in order}
     lines = {}
-    for label, which in groups.items():
-        some = found.statuses[which]
-        if label != "all" and not len(some):
+    for label, members in groups.items():
+        observed = answers.statuses[members]
+        if label != "all" and not len(observed):
             continue
-        line: dict[str, float] = {"denied": len(some), "infeasible": int((some == "infeasible").sum())}
+        line: dict[str, float] = {"denied": len(observed), "infeasible": int((observed == "infeasible").sum())}
         for name, statuses in (("without", ("infeasible", "not_valid")), ("not_robust", ("not_robust",))):
-            count = int(np.isin(some, statuses).sum())
-            share, low, high = share_of(count, len(some), confidence)
+            count = int(np.isin(observed, statuses).sum())
+            share, low, high = share_of(count, len(observed), confidence)
             line |= {name: count, f"{name}_share": share, f"{name}_low": low, f"{name}_high": high}
         lines[label] = line
     return pd.DataFrame(list(lines.values()), index=pd.Index(list(lines), name=by, dtype=object))
 
 
 def read_answers(answers: Counterfactuals | str | Path) -> Counterfactuals:
-    """Answers, or a file of them, if they are whole.
+    """Answers from memory or from a file, checked for completeness.
+
+    Args:
+        answers: The answers, or the path of a file that `Counterfactuals.to_json` wrote.
 
     Raises:
-        DataError: If something is missing, or does not fit together.
+        DataError: If there is no such file, or the answers are damaged.
     """
     if isinstance(answers, Counterfactuals):
-        found, what = answers, "The answers"
+        delivered, source = answers, "The set of answers"
     else:
-        path, what = Path(answers), Path(answers).name
+        path, source = Path(answers), Path(answers).name
         if not path.is_file():
-            raise DataError(f"There is no file {str(answers)!r}. Give the path of what Counterfactuals.to_json wrote.")
+            raise DataError(f"There is no file {str(answers)!r}. Give a file that Counterfactuals.to_json wrote.")
         try:
-            found = Counterfactuals.from_json(path.read_bytes())
+            delivered = Counterfactuals.from_json(path.read_bytes())
         except DataError as error:
-            raise DataError(f"{what}: {error}") from error
+            raise DataError(f"{source}: {error}") from error
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{what} is damaged: {type(error).__name__}: {error}.") from error
-    total = len(found.target) * found.n
+            raise DataError(
+                f"{source} is damaged: {type(error).__name__}: {error}. Store the answers again."
+            ) from error
+    total = len(delivered.target) * delivered.n
     counts = {
-        "factuals": (len(found.factuals), len(found.target)),
-        "answers": (len(found.answers), total),
-        "statuses": (len(found.statuses), total),
-        "probability": (len(found.probability), total),
-        "distance": (len(found.distance), total),
-        "changed": (total if found.changed is None else len(found.changed), total),
+        "factuals": (len(delivered.factuals), len(delivered.target)),
+        "answers": (len(delivered.answers), total),
+        "statuses": (len(delivered.statuses), total),
+        "probability": (len(delivered.probability), total),
+        "distance": (len(delivered.distance), total),
+        "changed": (total if delivered.changed is None else len(delivered.changed), total),
     }
-    for name, (there, expected) in counts.items():
-        if there != expected:
-            raise DataError(f"{what} is damaged: it has {there} of {expected} {name!r}. Store the answers again.")
-    if not 0 < found.survival < 1:
-        raise DataError(f"{what} is damaged: a survival of {found.survival!r} is no share. Store the answers again.")
-    strange = set(found.statuses.tolist()) - set(MEANING)
-    if strange:
-        raise DataError(f"{what} is damaged: {strange.pop()!r} is no status. Store the answers again.")
-    return found
+    for name, (count, expected) in counts.items():
+        if count != expected:
+            raise DataError(f"{source} is damaged: it has {count} of {expected} {name!r}. Store the answers again.")
+    if not 0 < delivered.survival < 1:
+        raise DataError(
+            f"{source} is damaged: its survival must be in (0, 1). Got {delivered.survival!r}. Store the answers again."
+        )
+    unknown = set(delivered.statuses.tolist()) - set(MEANING)
+    if unknown:
+        raise DataError(f"{source} is damaged: {unknown.pop()!r} is not a status. Store the answers again.")
+    return delivered
 
 
 def _records(table: pd.DataFrame, key: str) -> list[dict[str, Any]]:
-    """Lines for JSON, each with its label."""
+    """The lines of a table for JSON, each with its label under a key."""
     lines = zip(table.index, table.to_dict("records"), strict=True)
     return [{key: _label(label)} | {str(name): to_json(v) for name, v in line.items()} for label, line in lines]
 
 
 def _label(label: Any) -> Any:
-    """Of a row, as plain values: a list for an index of several levels."""
+    """The label of a line as a plain value, or as a list for an index of several levels."""
     return [to_json(part) for part in label] if isinstance(label, tuple) else to_json(label)

@@ -1,4 +1,4 @@
-"""Other models as judges of answers: what they say of the rows people received, and what they would accept instead."""
+"""Other models as judges of answers: their votes on the rows that people received, and replacements they accept."""
 
 from __future__ import annotations
 
@@ -36,11 +36,12 @@ from avcg.space.tabular import TabularSpace, table_of
 
 @dataclass(frozen=True, eq=False)
 class Votes:
-    """What S models say of N rows.
+    """The predictions of S models for N rows with a target each.
 
     Attributes:
-        probability: (S, N) of the target.
-        margin: (S, N) how far that is beyond the line; for the likeliest of several classes, half the lead.
+        probability: (S, N) probability of the target.
+        margin: (S, N) difference between that probability and the decision threshold; for more than two classes, half
+            the difference from the most probable other class.
         valid: (S, N) whether the decision is for the target.
     """
 
@@ -50,23 +51,24 @@ class Votes:
 
     @property
     def agreeing(self) -> NDArray[np.int64]:
-        """(N,) how many models decide for the target."""
+        """(N,) the number of models that decide for the target."""
         return self.valid.sum(axis=0)
 
     def hold(self, survival: float) -> Flags:
-        """(N,) whether the promised share of models does."""
+        """(N,) whether the promised share of models decides for the target."""
         return np.asarray(self.agreeing >= needed_votes(len(self.valid), survival))
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """Models that are asked about rows as people received them, never about codes.
+    """Models that are evaluated on rows as people received them, never on codes.
 
     Attributes:
-        names: By which the user knows them.
-        models: Black boxes for tables, as given for images; none where there are hypotheses.
-        drawn: Hypotheses, all with the same weight; None where there are models.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        names: The user's names of the models, or their positions.
+        models: The models, for tables as black boxes; empty if there are hypotheses.
+        drawn: Hypotheses with equal weights; None if there are models.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
     """
 
     names: tuple[Any, ...]
@@ -76,20 +78,21 @@ class Panel:
 
     @classmethod
     def of(cls, models: Any, delivered: Counterfactuals, threshold: float | None) -> Panel:
-        """Whatever the user calls models.
+        """A panel of the models that a user gives.
 
         Args:
-            models: As `avcg.audit` takes them.
-            delivered: For the rows they must take and the targets they must know.
-            threshold: Of the decision.
+            models: One or several models, as `avcg.audit` takes them.
+            delivered: The answers, whose columns the models must read and whose targets must be among their classes.
+            threshold: Probability of the second of two classes from which the decision is for it; None: the most
+                probable class.
 
         Raises:
-            SettingError: If there are none, or they cannot be asked.
-            DataError: If they do not take the rows or do not know a target.
+            SettingError: If there are no models, or they cannot be evaluated.
+            DataError: If a model does not read the rows or does not have a target as a class.
         """
-        DecisionRule(threshold)  # which refuses what is not a probability
+        DecisionRule(threshold)  # raises an error if the threshold is not a probability
         if isinstance(models, HypothesisDistribution):
-            drawn = _drawn(models)
+            drawn = _equally_weighted(models)
             return cls(tuple(range(len(drawn))), (), drawn, threshold)
         if isinstance(models, Mapping):
             named = dict(models)
@@ -97,29 +100,29 @@ class Panel:
             several = isinstance(models, Sequence) and not isinstance(models, str)
             named = dict(enumerate(models if several else [models]))
         if not named:
-            raise SettingError("There must be at least one model to ask. Got none.")
-        opened = []
+            raise SettingError("There must be at least one model to audit by. Got none.")
+        checked = []
         for name, model in named.items():
             with _naming(name, len(named)):
-                opened.append(_opened(model, delivered))
-        return cls(tuple(named), tuple(opened), None, threshold)
+                checked.append(_checked(model, delivered))
+        return cls(tuple(named), tuple(checked), None, threshold)
 
     def votes(self, rows: Any, target: NDArray[Any]) -> Votes:
-        """What the models say of rows.
+        """The predictions of all models for rows.
 
         Args:
-            rows: N, in user units.
-            target: (N,) labels.
+            rows: N rows in user units.
+            target: (N,) labels of the targets.
         """
-        each = [self._vote(*found, target) for found in self._asked(rows)]
-        return Votes(*(np.stack(part) for part in zip(*each, strict=True)))
+        votes = [self._vote(probabilities, classes, target) for probabilities, classes in self._predictions(rows)]
+        return Votes(*(np.stack(part) for part in zip(*votes, strict=True)))
 
     def judges(self, recourse: Explainer, rows: Any) -> FiniteSet:
-        """The models as hypotheses about the codes of a method.
+        """The models as hypotheses that read the codes of a method.
 
         Args:
-            recourse: Fitted.
-            rows: In user units, as the models take them.
+            recourse: A fitted method.
+            rows: Rows in user units, with the columns that the models read.
         """
         if self.drawn is not None:
             return self.drawn
@@ -131,42 +134,47 @@ class Panel:
             return FiniteSet(gather(members, frame, table, classes), space, classes)
         for model in self.models:
             check_same_reading(None, None, classes, model.classes_)
-        asked = [lambda x, one=one: torch.from_numpy(_of_pictures(one, space.decode(x))) for one in self.models]
-        return FiniteSet(Opaque(asked), space, classes)
+        functions = [
+            lambda x, model=model: torch.from_numpy(_predict_images(model, space.decode(x))) for model in self.models
+        ]
+        return FiniteSet(Opaque(functions), space, classes)
 
-    def _asked(self, rows: Any) -> list[tuple[Floats, NDArray[Any]]]:
-        """For each model (N, C) probabilities and (C,) the labels."""
+    def _predictions(self, rows: Any) -> list[tuple[Floats, NDArray[Any]]]:
+        """The (N, C) probabilities of each model, and its (C,) class labels."""
         if self.drawn is not None:
             space = self.drawn.space
             assert space is not None
             with torch.no_grad():
-                found = self.drawn.predictors.bind_rows(rows).probabilities(space.encode(rows)).double().numpy()
-            if np.isnan(found).any():
-                raise DataError(f"{int(np.isnan(found).any(axis=(1, 2)).sum())} hypotheses return NaN for these rows.")
+                predictors = self.drawn.predictors.bind_rows(rows)
+                probabilities = predictors.probabilities(space.encode(rows)).double().numpy()
+            if np.isnan(probabilities).any():
+                count = int(np.isnan(probabilities).any(axis=(1, 2)).sum())
+                raise DataError(f"Probabilities must be numbers. Got NaN from {count} hypotheses for these rows.")
             labels = self.drawn.classes
-            return [(one, np.arange(one.shape[1]) if labels is None else labels) for one in found]
-        ask = _of_pictures if isinstance(rows, np.ndarray) else BlackBox.predict_proba
-        answers = []
+            return [(part, np.arange(part.shape[1]) if labels is None else labels) for part in probabilities]
+        predict = _predict_images if isinstance(rows, np.ndarray) else BlackBox.predict_proba
+        predictions = []
         for name, model in zip(self.names, self.models, strict=True):
             with _naming(name, len(self.models)):
-                answers.append((ask(model, rows), np.asarray(model.classes_)))
-        return answers
+                predictions.append((predict(model, rows), np.asarray(model.classes_)))
+        return predictions
 
-    def _vote(self, found: Floats, classes: NDArray[Any], target: NDArray[Any]) -> tuple[Floats, Floats, Flags]:
-        place, rule = _places(classes, target), DecisionRule(self.threshold)
+    def _vote(self, probabilities: Floats, classes: NDArray[Any], target: NDArray[Any]) -> tuple[Floats, Floats, Flags]:
+        """The fields of `Votes` for one model, given its (N, C) probabilities."""
+        at, rule = _positions(classes, target), DecisionRule(self.threshold)
         rule.check_classes(len(classes))
-        return of_target(found, place), rule.lead(found, place), rule.accepts(found, place)
+        return of_target(probabilities, at), rule.lead(probabilities, at), rule.accepts(probabilities, at)
 
 
 @dataclass(frozen=True, eq=False)
 class Replacements:
-    """What M people are told instead of an answer that was lost.
+    """Replacements of M lost answers.
 
     Attributes:
-        answers: From the original rows, one for each.
-        good: (M,) whether it convinces the models that the lost one did not.
-        kept: (M,) whether it only adds to what was told.
-        extra: (M,) what it costs more than what was told.
+        answers: One answer for each, as a change of the original row.
+        good: (M,) whether the models accept the replacement.
+        kept: (M,) whether the replacement only adds changes to the lost answer.
+        extra: (M,) additional cost compared with the lost answer.
     """
 
     answers: Counterfactuals
@@ -176,49 +184,50 @@ class Replacements:
 
 
 def replacements(panel: Panel, recourse: Explainer, delivered: Counterfactuals, lost: Positions) -> Replacements:
-    """Look for what to tell instead: first what was told and something more, else something new.
+    """Replacements of lost answers: the lost answer with added changes if possible, else a new answer.
 
     Args:
-        panel: Whom it must convince.
-        recourse: The method that looks.
+        panel: The models that must accept a replacement.
+        recourse: The fitted method that searches.
         delivered: All answers.
-        lost: (M,) places among them.
+        lost: (M,) positions of the lost answers among them.
     """
     space, rows = recourse.space_, lost // delivered.n
-    target, stand, factuals = (
+    target, lost_answers, factuals = (
         delivered.target[rows],
         take_rows(delivered.answers, lost),
         take_rows(delivered.factuals, rows),
     )
-    if isinstance(factuals, pd.DataFrame):  # several answers to a row are told apart
+    if isinstance(factuals, pd.DataFrame):  # a row with several lost answers needs an index for each
         factuals = factuals.set_axis(delivered.index[lost])
     judges = panel.judges(recourse, delivered.answers)
     if isinstance(recourse, GradientSearch) and not judges.predictors.differentiable:
         raise SettingError(
-            f"A {type(recourse).__name__} searches by gradients, and these models can only be asked. Use AVCG or"
-            " avcg.baselines.nearest.RobustNeighbour as 'recourse'."
+            f"A {type(recourse).__name__} as 'recourse' needs models with gradients. Got black-box models, which have"
+            " none. Use AVCG or avcg.baselines.nearest.RobustNeighbour instead."
         )
-    ask = _Asking(panel, recourse, judges, delivered.survival)
+    method = _RejudgedMethod(panel, recourse, judges, delivered.survival)
     kept, parts = np.zeros(len(lost), bool), []
     table = table_of(space)
     if table is not None:
-        more = ask.answers(stand, target, *_left(table, stand, factuals))
-        kept = panel.votes(more, target).hold(delivered.survival) & ~table.violations(more, factuals).any(axis=1)
-        parts.append((take_rows(more, np.flatnonzero(kept)), np.flatnonzero(kept)))
+        extended = method.answers(lost_answers, target, *_remaining(table, lost_answers, factuals))
+        holds = panel.votes(extended, target).hold(delivered.survival)
+        kept = holds & ~table.violations(extended, factuals).any(axis=1)
+        parts.append((take_rows(extended, np.flatnonzero(kept)), np.flatnonzero(kept)))
     if not kept.all():
         rest = np.flatnonzero(~kept)
-        parts.append((ask.answers(take_rows(factuals, rest), target[rest]), rest))
-    instead = _merged(parts)
+        parts.append((method.answers(take_rows(factuals, rest), target[rest]), rest))
+    new_rows = _merged(parts)
     if isinstance(factuals, pd.DataFrame):
-        instead = instead.set_axis(factuals.index)
-    found = _packaged(panel, recourse, factuals, instead, target, delivered.survival)
-    good = np.isin(found.statuses, ("ok", "already_target"))
-    return Replacements(found, good, kept, found.distance - _distance(space, stand, factuals))
+        new_rows = new_rows.set_axis(factuals.index)
+    answers = _packaged(panel, recourse, factuals, new_rows, target, delivered.survival)
+    good = np.isin(answers.statuses, ("ok", "already_target"))
+    return Replacements(answers, good, kept, answers.distance - _distance(space, lost_answers, factuals))
 
 
 @dataclass(frozen=True, eq=False)
-class _Asking:
-    """A method that answers for other models than those it learnt from."""
+class _RejudgedMethod:
+    """A fitted method whose answers are judged by the models of a panel, as hypotheses that read its codes."""
 
     panel: Panel
     recourse: Explainer
@@ -226,34 +235,35 @@ class _Asking:
     survival: float
 
     def answers(self, rows: Any, target: NDArray[Any], vary: Flags | None = None, most: Positions | None = None) -> Any:
-        """M rows that the models may accept, whether they do or not.
+        """The best answers to M rows that the method finds, whether the models accept them or not.
 
         Args:
-            rows: M, in user units, that they do not accept.
-            target: (M,) labels.
-            vary: (M, features) what may change; None: all that the schema lets.
-            most: (M,) how many changes are left; None: as the schema says.
+            rows: M rows in user units, which the models do not accept.
+            target: (M,) labels of the targets.
+            vary: (M, features) which features may change; None: all that the schema lets.
+            most: (M,) largest number of changes; None: as the schema says.
         """
         margins = self.panel.votes(rows, target).margin
-        # On whom the promise hinges, of the models in the order of their favour: with the mean of them in force, a row
-        # that most accept would count as settled, though the promise is not kept.
-        hinge = np.argsort(-margins, axis=0, kind="stable")[needed_votes(len(margins), self.survival) - 1]
+        # The deployed model for a row is the last one that must agree to keep the promise, in descending order of
+        # margin. With the mean of the models, a row that most accept would count as done, although the promise is not
+        # kept.
+        decisive = np.argsort(-margins, axis=0, kind="stable")[needed_votes(len(margins), self.survival) - 1]
         parts = []
-        for which in np.unique(hinge):
-            at = np.flatnonzero(hinge == which)
-            found = self._under(int(which)).generate(
-                take_rows(rows, at),
-                target[at],
-                vary=None if vary is None else vary[at],
-                max_changes=None if most is None else most[at].tolist(),
+        for model in np.unique(decisive):
+            members = np.flatnonzero(decisive == model)
+            answered = self._with_deployed(int(model)).generate(
+                take_rows(rows, members),
+                target[members],
+                vary=None if vary is None else vary[members],
+                max_changes=None if most is None else most[members].tolist(),
                 refine=True,
             )
-            parts.append((found.answers, at))
+            parts.append((answered.answers, members))
         return _merged(parts)
 
-    def _under(self, which: int) -> Explainer:
-        """The method with one of the models in force."""
-        base = self.judges.predictors.subset(torch.tensor([which]))
+    def _with_deployed(self, position: int) -> Explainer:
+        """The method with the model at a position as the deployed model."""
+        base = self.judges.predictors.subset(torch.tensor([position]))
         judges = FiniteSet(self.judges.predictors, self.judges.space, self.judges.classes, base)
         judged = self.recourse.judged_by(judges)
         judged.survival, judged.threshold = self.survival, self.panel.threshold
@@ -261,34 +271,34 @@ class _Asking:
         return judged
 
 
-def _left(space: TabularSpace, delivered: Any, factuals: Any) -> tuple[Flags, Positions | None]:
-    """(M, features) what an answer left as it was, and (M,) how many changes it left over."""
+def _remaining(space: TabularSpace, delivered: Any, factuals: Any) -> tuple[Flags, Positions | None]:
+    """(M, features) whether an answer leaves each feature unchanged, and the (M,) numbers of changes that remain."""
     unit = space.feasible.unit
-    changed = space.changed(delivered, factuals) @ (unit[:, None] == unit)  # naming one of a link names them all
+    changed = space.changed(delivered, factuals) @ (unit[:, None] == unit)  # a link changes as a whole
     cap = space.feasible.max_changes
     used = changed[:, np.unique(unit)].sum(axis=1)
     return ~changed, None if cap is None else np.maximum(cap - used, 0)
 
 
 def _packaged(
-    panel: Panel, recourse: Explainer, factuals: Any, instead: Any, target: NDArray[Any], survival: float
+    panel: Panel, recourse: Explainer, factuals: Any, answers: Any, target: NDArray[Any], survival: float
 ) -> Counterfactuals:
-    """Replacements as people receive answers, judged by the models on what was decoded."""
+    """Replacements as people receive them, with status and probabilities by the panel's models."""
     space = recourse.space_
-    before, after = panel.votes(factuals, target), panel.votes(instead, target)
-    holds, distance = after.hold(survival), _distance(space, instead, factuals)
+    before, after = panel.votes(factuals, target), panel.votes(answers, target)
+    holds, distance = after.hold(survival), _distance(space, answers, factuals)
     changed = None
     same = distance == 0
     table = table_of(space)
     if table is not None:
-        places = [table.schema.names.index(name) for name in open_frame(factuals).columns]
-        changed = table.changed(instead, factuals)[:, places]
+        positions = [table.schema.names.index(name) for name in open_frame(factuals).columns]
+        changed = table.changed(answers, factuals)[:, positions]
         same = ~changed.any(axis=1)
     mean = (len(after.valid) > 1) & (after.margin.mean(axis=0) >= 0)
     immovable = space.immovable(space.encode(factuals)).numpy()
     return Counterfactuals(
         factuals=factuals,
-        answers=instead,
+        answers=answers,
         n=1,
         target=target,
         statuses=statuses(holds & same, immovable & ~holds, holds | mean, holds),
@@ -303,31 +313,32 @@ def _packaged(
 
 
 def _distance(space: Any, answers: Any, factuals: Any) -> Floats:
-    found: Floats = space.distance(space.encode(answers), space.encode(factuals)).double().numpy()
-    return found
+    """(N,) the cost of the change from factuals to answers, both in user units."""
+    distances: Floats = space.distance(space.encode(answers), space.encode(factuals)).double().numpy()
+    return distances
 
 
 def _merged(parts: Sequence[tuple[Any, Positions]]) -> Any:
-    """Rows of several frames, each at the places given."""
-    order = np.argsort(np.concatenate([at for _, at in parts]))
-    rows = [some for some, at in parts if len(at)]
-    if isinstance(rows[0], np.ndarray):
-        return np.concatenate(rows)[order]
-    return take_rows(nw.concat([nw.from_native(some, eager_only=True) for some in rows]).to_native(), order)
+    """The rows of several frames or arrays as one, each at its position."""
+    order = np.argsort(np.concatenate([positions for _, positions in parts]))
+    frames = [frame for frame, positions in parts if len(positions)]
+    if isinstance(frames[0], np.ndarray):
+        return np.concatenate(frames)[order]
+    return take_rows(nw.concat([nw.from_native(frame, eager_only=True) for frame in frames]).to_native(), order)
 
 
-class _Known:
-    """A black box as an estimator: whoever asks it learns its labels, and it picks its own columns."""
+class _Estimator:
+    """A black box as an estimator with class labels, which selects its own columns."""
 
     def __init__(self, box: BlackBox) -> None:
         self.classes_, self.predict_proba = box.classes_, box.predict_proba
 
 
 class InForce:
-    """The model that an explainer answers for, as one that is asked about rows.
+    """The deployed model of an explainer, as an estimator on rows in user units.
 
     Args:
-        explainer: Fitted.
+        explainer: A fitted explainer.
     """
 
     def __init__(self, explainer: Explainer) -> None:
@@ -337,57 +348,56 @@ class InForce:
             self.feature_names_in_ = np.array(explainer.space_.schema.names, object)
 
     def predict_proba(self, rows: Any) -> Floats:
-        """(N, C)."""
-        explainer = self._explainer
-        found: Floats = (
-            explainer.deployed_.bind_rows(rows).probabilities(explainer.space_.encode(rows)).double().numpy()
-        )
-        return found
+        """(N, C) probabilities of rows in user units."""
+        deployed, x = self._explainer.deployed_.bind_rows(rows), self._explainer.space_.encode(rows)
+        probabilities: Floats = deployed.probabilities(x).double().numpy()
+        return probabilities
 
 
 def _member(box: BlackBox, columns: list[str]) -> Any:
-    """What is judged by: the estimator itself where it can be had as a network on these columns."""
+    """The estimator inside a black box if it can be converted to a network on these columns, else the black box."""
     same = list(getattr(box.model, "feature_names_in_", ())) == columns
-    return box.model if same and convertible(box.model) else _Known(box)
+    return box.model if same and convertible(box.model) else _Estimator(box)
 
 
-def _drawn(models: HypothesisDistribution) -> FiniteSet:
-    """Every member of a finite set, or draws; each counts once."""
+def _equally_weighted(models: HypothesisDistribution) -> FiniteSet:
+    """All members of a finite set, or draws from any other distribution, with equal weights."""
     if models.space is None:
-        raise SettingError("These hypotheses do not say what rows they read. Give them a space.")
-    found = models.predictors if isinstance(models, FiniteSet) else models.sample(SplitConfig().n_draws)
-    alike = found.subset(torch.arange(len(found)))
-    alike.weights = torch.full((len(found),), 1.0 / len(found))
-    return FiniteSet(alike, models.space, models.classes)
+        raise SettingError("These hypotheses have no space, so rows cannot be encoded for them. Give them one.")
+    members = models.predictors if isinstance(models, FiniteSet) else models.sample(SplitConfig().n_draws)
+    equal = members.subset(torch.arange(len(members)))
+    equal.weights = torch.full((len(members),), 1.0 / len(members))
+    return FiniteSet(equal, models.space, models.classes)
 
 
-def _opened(model: Any, delivered: Counterfactuals) -> Any:
-    """A model that takes the rows and knows the targets."""
+def _checked(model: Any, delivered: Counterfactuals) -> Any:
+    """A model, as a black box for tables, which reads the rows and has the targets among its classes."""
     model = InForce(model) if isinstance(model, Explainer) else model
     if isinstance(delivered.answers, np.ndarray):
         if not (hasattr(model, "predict_proba") and hasattr(model, "classes_")):
-            raise SettingError(f"To be asked about images, a {type(model).__name__} needs predict_proba and classes_.")
+            raise SettingError(f"A model of images must have predict_proba and classes_. Got a {type(model).__name__}.")
     elif not isinstance(model, BlackBox):
         model = _box(model, _pandas(delivered.answers), np.unique(delivered.target))
-    _places(np.asarray(model.classes_), delivered.target)
+    _positions(np.asarray(model.classes_), delivered.target)
     return model
 
 
 def _box(model: Any, rows: pd.DataFrame, targets: NDArray[Any]) -> BlackBox:
+    """A black box for a model or the path of an ONNX file, given the answers and the labels that they aim at."""
     if isinstance(model, (str, Path)):
-        found = BlackBox(model, rows)
-        if len(found.classes_) == len(targets) == 2:
+        box = BlackBox(model, rows)
+        if len(box.classes_) == len(targets) == 2:
             return BlackBox(model, rows, classes=targets.tolist())
         raise SettingError(
-            f"{Path(model).name} has {len(found.classes_)} probabilities and does not say of which classes; the answers"
-            f" aim at {enumerate_some(targets.tolist())} alone. Name all classes in the order of the probabilities:"
+            f"{Path(model).name} has {len(box.classes_)} probabilities without names of classes, and the answers aim at"
+            f" {enumerate_some(targets.tolist())} only. Name all classes in the order of the probabilities:"
             " avcg.BlackBox(path, X, classes=[...]), or --classes on the command line."
         )
     columns = getattr(model, "feature_names_in_", None)
     if columns is None:
-        # A table of numbers without names was given names, which a model of such tables does not know.
-        made_here = hasattr(model, "n_features_in_") and list(rows) == [f"x{i}" for i in range(rows.shape[1])]
-        return BlackBox(model, rows.to_numpy() if made_here else rows)
+        # Columns of an array are named x0, x1, ..., and a model that was fitted to an array expects no names.
+        from_array = hasattr(model, "n_features_in_") and list(rows) == [f"x{i}" for i in range(rows.shape[1])]
+        return BlackBox(model, rows.to_numpy() if from_array else rows)
     missing = [name for name in columns if name not in rows]
     if missing:
         raise DataError(
@@ -397,35 +407,36 @@ def _box(model: Any, rows: pd.DataFrame, targets: NDArray[Any]) -> BlackBox:
     return BlackBox(model, rows[list(columns)])
 
 
-def _places(classes: NDArray[Any], target: NDArray[Any]) -> Positions:
-    """(N,) where each target stands among the classes."""
-    places = pd.Index(classes).get_indexer(pd.Index(target))
-    if (places < 0).any():
+def _positions(classes: NDArray[Any], target: NDArray[Any]) -> Positions:
+    """(N,) the position of each target among the classes of a model."""
+    positions = pd.Index(classes).get_indexer(pd.Index(target))
+    if (positions < 0).any():
         raise DataError(
-            f"The answers aim at {target[places < 0].tolist()[0]!r}, which is no class of this model: it knows"
-            f" {enumerate_some(classes.tolist())}."
+            f"The answers aim at {target[positions < 0].tolist()[0]!r}, which is not a class of this model. Its classes"
+            f" are {enumerate_some(classes.tolist())}."
         )
-    return places
+    return positions
 
 
 def _pandas(rows: Any) -> pd.DataFrame:
+    """Rows as a pandas frame."""
     return rows if isinstance(rows, pd.DataFrame) else open_frame(rows).to_pandas()
 
 
-def _of_pictures(model: Any, images: NDArray[Any]) -> Floats:
-    """(N, C) probabilities; a black box reads frames, so it is given places, and its checks hold for images too."""
+def _predict_images(model: Any, images: NDArray[Any]) -> Floats:
+    """(N, C) probabilities of images, with the checks of `BlackBox`, which reads a frame of their positions."""
 
-    def ask(places: pd.DataFrame) -> Any:
-        return model.predict_proba(images[places["image"].to_numpy()])
+    def predict(positions: pd.DataFrame) -> Any:
+        return model.predict_proba(images[positions["image"].to_numpy()])
 
-    ask.__name__ = type(model).__name__
-    places = pd.DataFrame({"image": np.arange(len(images))})
-    return BlackBox(ask, places, classes=model.classes_).predict_proba(places)
+    predict.__name__ = type(model).__name__
+    positions = pd.DataFrame({"image": np.arange(len(images))})
+    return BlackBox(predict, positions, classes=model.classes_).predict_proba(positions)
 
 
 @contextmanager
 def _naming(name: Any, count: int) -> Iterator[None]:
-    """Say which of several models it was."""
+    """A context in which errors name the model, if there are several."""
     try:
         yield
     except (DataError, SettingError) as error:

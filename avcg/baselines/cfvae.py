@@ -1,4 +1,4 @@
-"""Variational autoencoders of rows: CF-VAE, which decodes another label, and the plausibility term of QUCE."""
+"""Variational autoencoders of rows, for CF-VAE, which decodes with another label, and the plausibility term of QUCE."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class AutoencoderConfig:
     """How a variational autoencoder of rows is built and trained.
 
     Attributes:
-        n_latent: Largest size of z; at most half as many as codes.
-        encoder: Hidden units of the encoder, for tables.
-        decoder: Hidden units of the decoder, for tables.
+        n_latent: Largest size of z, which is at most half the number of codes.
+        encoder: Hidden units of each layer of the encoder, for tables.
+        decoder: Hidden units of each layer of the decoder, for tables.
         channels: Channels of both networks' convolutions, for images.
-        noise_variance: Variance of the noise that a decoded code is taken to have.
+        noise_variance: Variance of the Gaussian likelihood of codes.
         steps: Number of training steps.
-        batch_size: Rows of a step.
-        learning_rate: Adam's learning rate.
-        clip: Largest norm of a gradient.
+        batch_size: Number of rows in each step.
+        learning_rate: Learning rate of Adam.
+        clip: Largest norm of the gradient.
     """
 
     n_latent: int = 16
@@ -65,11 +65,14 @@ def fit_vae(
     Args:
         space: The space of the rows.
         x: (N, *event) encoded rows.
-        labels: (N,) class positions; with one class it is a plain autoencoder.
-        n_classes: C.
-        config: How it is built and trained.
+        labels: (N,) class positions.
+        n_classes: C; with one class the autoencoder is unconditional.
+        config: How the autoencoder is built and trained.
         rng: Random numbers.
-        device: The device on which it is trained, and stays.
+        device: The device on which the autoencoder is trained and stays.
+
+    Returns:
+        A generator with a ``"latent"`` decoder, whose weights no longer have gradients.
     """
     images = x.dim() == 4
     generator = Generator(
@@ -120,23 +123,26 @@ def vae_terms(
 
 
 def _condition(x: Tensor, labels: Tensor) -> Condition:
-    zeros = x.new_zeros(len(x))  # an autoencoder knows neither constraints nor margins
+    """The input of an autoencoder: (B, *event) rows and (B,) class positions."""
+    zeros = x.new_zeros(len(x))  # a "latent" decoder reads neither constraints nor margins
     return Condition(x, labels, zeros, zeros)
 
 
 class CFVAE(Explainer):
-    """CF-VAE (Sohn et al. 2015): a conditional autoencoder that decodes a row as if it had the other label.
+    """CF-VAE (Sohn et al. 2015): a conditional autoencoder that decodes a row with the target as its label.
 
-    It never asks the predictor. The paper does not say which label the encoder gets. Here both networks get the target,
-    as in the paper's own generator. Then z makes up for the wrong label, answers stay near the row and few are valid,
-    which is what its tables show. With the row's own label in the encoder, nearly all would be; see `OwnLabelCFVAE`.
+    It does not use the predictor. The AVCG paper does not say which label the encoder gets. Here both networks get the
+    target, as in the paper's own generator. Then z compensates for the wrong label, so that answers stay near the row
+    and few are valid, as in the paper's tables. With the row's own label in the encoder, nearly all answers are valid;
+    see `OwnLabelCFVAE`.
 
     Args:
         hypotheses: The distribution over plausible models.
         schema: What may change; None: the hypotheses' own schema.
         autoencoder: How the autoencoder is built and trained; None: the defaults.
         model: The deployed model; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
         device: PyTorch device on which the autoencoder is trained.
@@ -188,6 +194,6 @@ class CFVAE(Explainer):
 
 
 class OwnLabelCFVAE(CFVAE):
-    """CF-VAE whose encoder gets the row's own label, and whose decoder gets the target."""
+    """CF-VAE whose encoder gets the row's own label and whose decoder gets the target."""
 
     _own_label = True

@@ -1,4 +1,4 @@
-"""Searches by gradients, each row until it is done: published methods as losses of one loop."""
+"""Gradient-based search for each row: published methods that differ in their loss and share one loop."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from avcg.schema.schema import Schema
 
 @dataclass(frozen=True)
 class Descent:
-    """Settings of a search by gradients.
+    """Settings of a gradient-based search.
 
     Attributes:
         steps: Largest number of steps for each row.
-        step: Length of a step: Adam's learning rate, in standard deviations of a column.
-        probability: Probability of the target from which a row is done, in (0, 1).
+        step: Size of a step: Adam's learning rate, in standard deviations of a column.
+        probability: Probability of the target at which the search for a row stops, in (0, 1).
         proximity: Weight of the distance.
         betas: Adam's decay rates of the running means of the gradient and of its square, in [0, 1).
-        epsilon: Adam's addition to a denominator, > 0; a move no longer than this is none.
-        start_log_odds: Log-odds by which the start of a search prefers the category that a row has.
+        epsilon: Adam's addition to the denominator, > 0. Schut's search counts smaller changes as none.
+        start_log_odds: Log-odds of the category that a row has, at the start of a search.
     """
 
     steps: int = 500
@@ -58,28 +58,28 @@ SomeDescent = TypeVar("SomeDescent", bound=Descent)
 
 
 class GradientSearch(Explainer, Generic[SomeDescent]):
-    """The loop that searches share: a start, steps, and rows that are left alone once they are done.
+    """Base class of gradient-based searches: a start, and steps for each row until it reaches its target.
 
-    Rows do not see each other, so that a row has the same answer alone and in a batch. A row that is not done after the
-    last step is answered with where it is then.
+    Rows do not affect each other, so a row has the same answer alone and in a batch. A row that does not reach its
+    target gets the answer of the last step.
 
     Args:
         hypotheses: The distribution over plausible models.
         schema: What may change; None: the hypotheses' own schema.
-        descent: Settings of the search; those of a plain `Descent` replace the method's usual ones; None: the usual
-            ones, ``usual``.
+        descent: Settings of the search; the fields of a plain `Descent` replace those of ``usual``. None: ``usual``.
         model: The deployed model; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated.
         random_state: Seed of all random numbers.
 
     Attributes:
-        usual: The method's usual settings.
+        usual: The method's default settings.
     """
 
-    usual: Any = Descent()  # of the method's own kind of Descent; a class attribute cannot have the type variable's
+    usual: Any = Descent()  # a SomeDescent, but the type of a class attribute cannot be a type variable
 
     def __init__(
         self,
@@ -102,21 +102,21 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
-        """The descent that is usual for the method; see `Explainer.default_settings`."""
+        """The method's default descent; see `Explainer.default_settings`."""
         return {"descent": cls.usual}
 
     @property
     def effort(self) -> SomeDescent:
-        """The settings in use: the usual ones, with those that were given in their place."""
+        """The settings of the search: the method's defaults, replaced by those that were given."""
         usual = cast(SomeDescent, self.usual)
         return usual if self.descent is None else replace(usual, **vars(self.descent))
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
         if not self.judges_.differentiable:
             raise SettingError(
-                f"{type(self).__name__} searches by gradients, and these 'hypotheses' can only be asked. Use avcg.AVCG,"
-                " which trains against students of them, or a method that needs no gradients:"
-                " avcg.baselines.nearest.RobustNeighbour."
+                f"{type(self).__name__} needs 'hypotheses' with gradients. Got black-box models, which have none. Use"
+                " avcg.AVCG, which trains against students of them, or avcg.baselines.nearest.RobustNeighbour, which"
+                " needs no gradients."
             )
 
     def _candidates(self, query: Query) -> Tensor:
@@ -124,11 +124,16 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         return finalized(query, raw).expand(query.n, *query.x.shape)
 
     def _start(self, query: Query) -> Tensor:
-        """(B, *event) what relaxes to the factual: its numbers, and log-odds that prefer its categories."""
+        """(B, *event) starting points before relaxation: the factual's numbers, and log-odds for its categories."""
         return torch.where(query.space.is_logit, self.effort.start_log_odds * query.x, query.x)
 
     def _search(self, query: Query, raw: Tensor) -> Tensor:
-        """(B, *event) what relaxes to answers, each row moved until it is done."""
+        """(B, *event) final points before relaxation; each row is moved until it reaches its target.
+
+        Args:
+            query: B rows.
+            raw: (B, *event) points to start from, before relaxation.
+        """
         raw, memory, effort = raw.clone(), torch.zeros(2, *raw.shape), self.effort
         active = torch.nonzero(~self._done(query, finalized(query, raw))).flatten()
         part = query.take(active)
@@ -147,13 +152,24 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
 
     def _move(
         self,
-        query: Query,  # noqa: ARG002  Schut's steps depend on the space
+        query: Query,  # noqa: ARG002  used by Schut, whose steps depend on the space
         raw: Tensor,
         slope: Tensor,
         memory: Tensor,
         step: int,
     ) -> tuple[Tensor, Tensor]:
-        """A step of Adam, and the running means of the slope and of its square, (2, B, *event)."""
+        """One step of Adam.
+
+        Args:
+            query: B rows.
+            raw: (B, *event) points before relaxation.
+            slope: (B, *event) gradient of the loss.
+            memory: (2, B, *event) running means of the gradient and of its square.
+            step: Number of this step, from 1.
+
+        Returns:
+            The (B, *event) new points, and the (2, B, *event) new memory.
+        """
         effort = self.effort
         first_beta, second_beta = effort.betas
         first = first_beta * memory[0] + (1 - first_beta) * slope
@@ -162,7 +178,7 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         return raw - effort.step * mean / (square.sqrt() + effort.epsilon), torch.stack([first, second])
 
     def _slope(self, query: Query, raw: Tensor, step: int) -> Tensor:
-        """(B, *event) the gradient of the loss before relaxation."""
+        """(B, *event) the gradient of the loss with respect to points before relaxation."""
         raw = raw.requires_grad_()
         relaxed = query.space.relax(raw, query.x)
         loss = self._loss(query, relaxed, step).sum()
@@ -179,7 +195,7 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         return log_odds(mean_log_prob(self._searched(), x_cf, query.target)) >= self._needed(query)
 
     def _needed(self, query: Query) -> Tensor:
-        """(B,) the log-odds from which a row is done."""
+        """(B,) the log-odds of the target at which the search for a row stops."""
         beyond = math.log(self.effort.probability / (1 - self.effort.probability))
         needed = self.deployed_.log_odds(query.target) + beyond
         if query.min_prob is None:
@@ -187,13 +203,13 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         return needed.clamp(min=math.log(query.min_prob / (1 - query.min_prob)))
 
     def _searched(self) -> Predictors:
-        """The models that the search looks at: the judges, unless the method trusts a single model."""
+        """The models whose predictions the search uses: the judges, unless a method relies on the deployed model."""
         return self.judges_
 
 
 @dataclass(frozen=True)
 class WachterDescent(Descent):
-    """Settings of Wachter's search.
+    """Settings of the search of Wachter et al.
 
     Attributes:
         halving_steps: Number of steps without success after which the weight of the distance is halved.
@@ -211,7 +227,7 @@ class QUCEDescent(Descent):
     """Settings of QUCE.
 
     Attributes:
-        aim: Probability of the target that the loss aims at, in (0, 1).
+        aim: Probability of the target at which the loss is least, in (0, 1).
         autoencoder_weight: Weight of the autoencoder's loss.
         autoencoder: How the autoencoder is built and trained.
     """
@@ -228,7 +244,7 @@ class QUCEDescent(Descent):
 
 @dataclass(frozen=True)
 class SchutDescent(Descent):
-    """Settings of Schut's search, where ``step`` is how far a column moves in one step.
+    """Settings of the search of Schut et al., where ``step`` is the distance that a column moves in one step.
 
     Attributes:
         moves_per_column: Largest number of times that a column may move.
@@ -242,10 +258,11 @@ class SchutDescent(Descent):
 
 
 class Wachter(GradientSearch[WachterDescent]):
-    """Wachter et al. 2018: the deployed model's loss and distance, to the first point across the decision boundary.
+    """Wachter et al. 2018: descent on the deployed model's loss plus distance, until the decision changes.
 
-    The loss is logarithmic, as in later implementations: the original square's slope vanishes far from the boundary.
-    The weight of the distance is halved after every 50 steps without success, which is how the original finds it.
+    The loss is logarithmic, as in later implementations, because the gradient of the original squared loss vanishes far
+    from the boundary. The weight of the distance is halved after every ``halving_steps`` steps without success, as in
+    the original.
     """
 
     usual = WachterDescent(steps=500, step=0.01, probability=0.5, proximity=0.1)
@@ -260,9 +277,10 @@ class Wachter(GradientSearch[WachterDescent]):
 
 
 class Batten(GradientSearch[Descent]):
-    """Batten et al. 2025: the loss of the mean prediction of a Bayesian network's draws, and distance.
+    """Batten et al. 2025: descent on the loss of a Bayesian network's mean prediction, plus distance.
 
-    A reconstruction: the text was not at hand. The descent stops shortly after the mean crosses the decision boundary.
+    This is a reconstruction, because the text was not available. The descent stops shortly after the mean crosses the
+    decision boundary.
     """
 
     usual = Descent(steps=500, step=0.05, probability=0.52, proximity=0.1)
@@ -273,14 +291,15 @@ class Batten(GradientSearch[Descent]):
 
 
 class QUCE(GradientSearch[QUCEDescent]):
-    """Duell et al. 2024, repaired: a likely target, near, and well explained by an autoencoder of the training rows.
+    """Duell et al. 2024, corrected: descent on a target loss, plus distance, plus the loss of an autoencoder of rows.
 
-    As published in words: (p - 0.95)^2, distance, and the loss of a variational autoencoder (squared error averaged
-    over columns, divergence summed), over the expected prediction. The published notebook applies a sigmoid twice,
-    cuts the gradient of the distance, leaves the autoencoder untrained and compares its output with the factual; none
-    of that is kept. With gradients that work, its weights (0.7 for distance, 1 for the autoencoder) leave hardly any
-    answer valid; those here, 0.05 and 0.3, give about the validity and implausibility that the AVCG paper reports. A
-    row is done when the target has the ``probability``, or after 300 steps (1,000 in the notebook, none stopped early).
+    The loss follows the text of the paper: (p - 0.95)^2 for the expected prediction p, plus distance, plus the loss of
+    a variational autoencoder (squared error averaged over columns, divergence summed). The published notebook applies a
+    sigmoid twice, detaches the gradient of the distance, does not train the autoencoder and compares its output with
+    the factual; none of that is reproduced. With correct gradients, the notebook's weights (0.7 for distance, 1 for the
+    autoencoder) leave hardly any answer valid. The weights used here, 0.05 and 0.3, give about the validity and
+    implausibility that the AVCG paper reports. The search for a row stops when the target has the ``probability``, or
+    after 300 steps; the notebook always runs 1,000.
     """
 
     usual = QUCEDescent(steps=300, step=0.03, probability=0.9, proximity=0.05)
@@ -302,11 +321,11 @@ class QUCE(GradientSearch[QUCEDescent]):
 
 @dataclass(frozen=True)
 class EntropicDescent(Descent):
-    """Settings of the entropic search, where one less ``probability`` is the risk from which a row is done.
+    """Settings of the entropic search, which stops at a risk of 1 - ``probability``.
 
     Attributes:
-        temper: t of the entropic risk, > 0; the larger, the more the worst hypothesis counts.
-        first: Settings of Wachter's search, from whose answer it goes on.
+        temper: t of the entropic risk, > 0; a larger one gives more weight to the worst hypothesis.
+        first: Settings of the search of Wachter et al., whose answer is the starting point.
     """
 
     temper: float = 10.0
@@ -318,10 +337,10 @@ class EntropicDescent(Descent):
 
 
 class EntropicSearch(GradientSearch[EntropicDescent]):
-    """Noorani et al. 2025: on from Wachter's answer, until the entropic risk of 1 - p over hypotheses is low.
+    """Noorani et al. 2025: descent from Wachter's answer until the entropic risk of 1 - p over hypotheses is low.
 
-    The risk is (1/t) log mean exp(t (1 - p)): the mean for small t, the worst hypothesis for large. A row is done at a
-    risk of 1 less the ``probability`` of its descent.
+    The risk is (1/t) log mean exp(t (1 - p)), which is the mean for small t and the worst hypothesis for large t. The
+    search for a row stops at a risk of 1 - ``probability``.
     """
 
     usual = EntropicDescent(steps=500, step=0.02, probability=0.5, proximity=0.0)
@@ -350,12 +369,12 @@ class EntropicSearch(GradientSearch[EntropicDescent]):
 
 
 class Schut(GradientSearch[SchutDescent]):
-    """Schut et al. 2021: one column at a time, the one that most raises the ensemble's mean probability of the target.
+    """Schut et al. 2021: each step moves the column that most raises the ensemble's mean probability of the target.
 
-    Each step moves one column by ``step`` standard deviations (a category by one unit of its log-odds), until the
-    target has the ``probability``: 0.95 here, 0.99 in the original, whose columns run from 0 to 1. As there, a column
-    moves a limited number of times, so that none goes back and forth forever. The loss has no distance: few columns
-    change because one moves at a time.
+    A step moves one column by ``step`` standard deviations (a category by one unit of its log-odds), until the target
+    has the ``probability``. That is 0.95 here and 0.99 in the original, whose columns range from 0 to 1. As in the
+    original, the number of moves of each column is limited, so that none moves back and forth forever. The loss has no
+    distance term: few columns change because only one moves at a time.
     """
 
     usual = SchutDescent(steps=500, step=0.2, probability=0.95, proximity=0.0)
@@ -371,7 +390,7 @@ class Schut(GradientSearch[SchutDescent]):
         space, effort = query.space, self.effort
         move = -torch.where(space.is_logit, 1.0, effort.step) * slope.sign()
         inside = torch.where(space.is_logit, raw + move, space.relax(raw + move, query.x))
-        # A column at its bound cannot move, however steep the slope.
+        # A column at its bound cannot move, however large its gradient.
         movable = ((inside - raw).abs() > effort.epsilon) & (memory[0] < effort.moves_per_column)
         steepness = torch.where(movable, slope.abs(), 0.0).flatten(1)
         chosen = torch.zeros_like(steepness).scatter(1, steepness.argmax(dim=1, keepdim=True), 1.0).view_as(raw)
@@ -384,7 +403,7 @@ class Schut(GradientSearch[SchutDescent]):
 
 @torch.no_grad()
 def finalized(query: Query, raw: Tensor) -> Tensor:
-    """(B, *event) feasible answers from what relaxes to them."""
+    """(B, *event) feasible answers from points before relaxation."""
     return query.space.finalize(raw, query.x)
 
 

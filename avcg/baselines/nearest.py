@@ -1,4 +1,4 @@
-"""Answers taken from the training rows: class mean, nearest unlike row, nearest row that every hypothesis accepts."""
+"""Baselines that answer with training rows: class mean, nearest unlike row, nearest row that every judge accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avcg.schema.schema import Schema
 
 
 class ClassMean(Explainer):
-    """Every row to the mean of the target's training rows, as far as the constraints allow."""
+    """The mean of the target's training rows, made feasible for each row."""
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:  # noqa: ARG002
         labels = self.deployed_.decide(self.deployed_.probabilities(x)) if y is None else y
@@ -42,7 +42,7 @@ class NearestUnlike(Explainer):
         self.reference_set_ = ReferenceSet(rows)
 
     def _usable(self, x: Tensor) -> Tensor:
-        """(N, C) whether each row may stand for each class, if the deployed model decides for it."""
+        """(N, C) whether each row may be an answer for each class, if the deployed model decides for that class."""
         return torch.ones(len(x), len(self.classes_), dtype=torch.bool)
 
     def _candidates(self, query: Query) -> Tensor:
@@ -52,8 +52,9 @@ class NearestUnlike(Explainer):
 class RobustNeighbour(NearestUnlike):
     """The nearest training row of the target to which every judge gives a high probability, made feasible.
 
-    That is checked again after frozen values are put back, and the next nearest row is tried. A row for which none of
-    the nearest rows will do has no answer. A strong trivial method, which amortized ones must beat.
+    The probabilities are checked again after the row is made feasible; if a judge rejects it, the next nearest row is
+    tried. A factual for which all these rows are rejected has no answer. This method is trivial but strong, and
+    amortized methods must beat it.
 
     Args:
         hypotheses: The distribution over plausible models.
@@ -61,7 +62,8 @@ class RobustNeighbour(NearestUnlike):
         min_prob: Probability of the target that every judge must give, in (0, 1).
         n_neighbours: Number of nearest rows that are tried.
         model: The deployed model; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated.
@@ -100,7 +102,7 @@ class RobustNeighbour(NearestUnlike):
         return self.judges_.log_probs(x).amin(dim=0).exp() > self.min_prob
 
     def _candidates(self, query: Query) -> Tensor:
-        """(n, B, *event) the nearest rows that all judges accept once made feasible; the factual where none is."""
+        """(n, B, *event) the nearest rows that all judges accept after they are made feasible, else the factual."""
         count = max(query.n, self.n_neighbours)
         candidates = self.reference_set_.neighbours(query.space, query.x, query.target, count)
         usable = self._usable(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])

@@ -1,4 +1,4 @@
-"""A robust search for each row: gradient descent on its answer until every judge accepts it."""
+"""Robust search: gradient descent on the answer to each row until every judge accepts it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class RobustDescent(Descent):
     """Settings of the robust search.
 
     Attributes:
-        start_weights: Weight of the hypotheses at the start of each of the searches that run for a row.
+        start_weights: Initial weights of the hypotheses; one search is run for each of them.
         weight_range: Lowest and highest weight of the hypotheses.
-        check_every: Number of steps between two checks, after each of which the weights adapt.
+        check_every: Number of steps between two checks; the weights are adapted after each check.
         decrease: Factor on the weight of a search that every judge accepts.
         increase: Factor on the weight of a search that some judge rejects.
-        worst_weight: Weight of the worst judge's shortfall, beside the mean shortfall.
-        still_steps: A number that is no more than so many steps from the factual is put back, because Adam never stands
-            still.
+        worst_weight: Weight of the worst judge's shortfall, which is added to the mean shortfall.
+        still_steps: Number of steps; a number that is closer to the factual is set back to it, because Adam moves
+            every number.
     """
 
     start_weights: tuple[float, ...] = (0.3, 3.0)
@@ -49,11 +49,11 @@ class RobustDescent(Descent):
 
 
 class RobustSearch(GradientSearch[RobustDescent]):
-    """Adam on the codes of each answer, all rows at once, made feasible; the cheapest accepted answer is kept.
+    """Gradient search by Adam on the codes of answers, which keeps the cheapest answer that every judge accepts.
 
-    It searches until every judge gives the target the ``probability`` of its descent, and then for something cheaper
-    until the steps run out. Close to the best that can be had, and slow: it is not trained, and starts over for every
-    row.
+    A judge accepts an answer if it gives the target the ``probability`` of the descent. The search uses all its steps,
+    since a later answer may be cheaper. Its answers are close to the best possible ones, but it is slow: nothing is
+    trained, and it starts from scratch for every row.
     """
 
     usual = RobustDescent(steps=200, step=0.05, probability=0.7, proximity=1.0)
@@ -79,14 +79,14 @@ class RobustSearch(GradientSearch[RobustDescent]):
 
     @torch.no_grad()
     def _check(self, query: Query, raw: Tensor, needed: Tensor, best: Tensor, cost: Tensor) -> Tensor:
-        """(R, B) whether every judge accepts each search's present answer, made feasible.
+        """(R, B) whether every judge accepts the current answer of each search, made feasible.
 
         Args:
             query: B rows.
-            raw: (R, B, *event) what relaxes to the answers of R searches.
-            needed: (B,) log-odds from which a judge accepts.
+            raw: (R, B, *event) current points of R searches, before relaxation.
+            needed: (B,) log-odds of the target from which a judge accepts an answer.
             best: (B, *event) the cheapest accepted answers so far; replaced in place by cheaper ones.
-            cost: (B,) their cost; replaced in place.
+            cost: (B,) the costs of ``best``; replaced in place.
         """
         x, space = query.x, query.space
         relaxed = space.relax(raw, x)

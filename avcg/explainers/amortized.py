@@ -33,12 +33,12 @@ class Amortized(Explainer):
     """An explainer that answers with a generator; `avcg.AVCG` trains it.
 
     Attributes:
-        recipe_: The recipe it was trained by, with its weights scaled to this space.
+        recipe_: The recipe that the generator was trained by, with its weights scaled to this space.
         generator_: The encoder and the decoder.
         reference_set_: Training rows of each class that answers stay near to and fall back on.
         calibration_: The margin that was chosen, with the frontier of survival against distance.
-        diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
-        distillation_: The students of models that can only be asked; None where models have gradients.
+        diagnostics_: Loss, KL divergence, active latent units, personalisation and changes of each epoch.
+        distillation_: The students of black-box models; None if the models have gradients.
     """
 
     recipe: Recipe | None
@@ -67,7 +67,7 @@ class Amortized(Explainer):
         )
 
     def _shorten(self, query: Query, answers: Codes, margins: Codes) -> Codes:
-        """Versions of answers with fewer changes, as far as the students of models that can only be asked can tell."""
+        """The answers and versions with fewer changes that the students of black-box models accept."""
         assert self.distillation_ is not None
         return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
@@ -80,7 +80,7 @@ class Amortized(Explainer):
 
     def _condition(self, query: Query, margin: Codes) -> Condition:
         """The generator's input on its device: B rows for (B,) margins, K B rows for (K, B) margins."""
-        # A "latent" decoder does not read the constraint features, so they need not be computed.
+        # A "latent" decoder does not read the constraint features, so a placeholder of B rows is enough.
         features = query.target[:, None].astype(np.float32)
         if self.generator_.kind != "latent":
             features = query.space.constraint_features(query.x, self.generator_.reach)
@@ -101,7 +101,7 @@ class Amortized(Explainer):
             return self._finalize(query, condition, z)
 
     def _finalize(self, query: Query, condition: Condition, z: Tensor) -> Codes:
-        """From (K, N, L) latents to (K N / B, B, *event) feasible answers."""
+        """(K N / B, B, *event) feasible answers, from (K, N, L) latents and a condition of N rows."""
         proposal = self.generator_(condition, z)
         shape = (-1, len(query.x))
         raw = proposal.raw.cpu().numpy().reshape(*shape, *query.x.shape[1:])
@@ -173,7 +173,7 @@ class Amortized(Explainer):
     def amortization_gap(
         self, X: Any, target: Any = None, *, steps: int = 100, n_latents: int = 20, learning_rate: float = 0.05
     ) -> pd.DataFrame:
-        """The amortization gap: G under the encoder's posterior less G under the best posterior found for each row.
+        """The amortization gap of each row: G under the encoder's posterior minus G under the best posterior found.
 
         Both are measured with the same noise, which differs from the noise that the descent uses.
 
@@ -208,5 +208,5 @@ class Amortized(Explainer):
 
 
 def latent_noise(seed: int, size: int, count: int) -> Codes:
-    """(count, size) standard normal noise, the same for every row, call and surface."""
+    """(count, size) standard normal noise, the same for every row, call and interface."""
     return np.random.default_rng(seed).standard_normal((count, size)).astype(np.float32)

@@ -1,7 +1,7 @@
-"""The base of every method: from rows and targets to answers with a status and a certificate.
+"""The base class of all methods: from rows and targets to answers with a status and a certificate.
 
-A method writes `_fit` and `_candidates`. Reading rows, constraints, targets, choosing among candidates, decoding,
-status and certificates are done here, on the rows that people receive.
+A method implements `_fit` and `_candidates`. The base class does the rest: it reads rows, targets and constraints,
+chooses among candidates, decodes them, and judges and certifies the decoded rows that people receive.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from avcg.space.base import Space
 from avcg.space.encoding import Codes, Positions
 from avcg.space.frames import take_rows
 
-_ANSWERS_AT_ONCE = 16_384  # bounds memory, and changes no result
+_ANSWERS_AT_ONCE = 16_384  # it bounds memory and changes no result
 _DEFAULT_RECIPE = Recipe()
 
 
@@ -50,9 +50,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
 
     Args:
         hypotheses: The distribution over plausible models.
-        schema: What may change; None: the hypotheses' own schema. It may narrow that, but not change what a column is.
+        schema: What may change; None: the hypotheses' own schema. It may narrow that schema, but not change the type
+            of a column.
         model: The deployed model, whose decision counts; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated and networks trained.
@@ -74,7 +76,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     split_: HypothesisSplit
     judges_: Predictors
     refined_margin_: float
-    _calibrates = False  # whether the method keeps some hypotheses from training to calibrate by
+    _calibrates = False  # whether some hypotheses are not trained against, but used for calibration
 
     def __init__(
         self,
@@ -105,18 +107,18 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             y: (N,) labels, for methods that use them; None: the deployed model's decisions.
         """
         # A fit that fails must leave the explainer as it was, so a copy is fitted first.
-        fresh = type(self)(**self.get_params(deep=False))
-        rng, _, x, labels = fresh._prepare(X, y)
-        fresh._fit(x, labels, rng)
-        fresh.is_fitted_ = True
-        self.__dict__.update(fresh.__dict__)
+        fitted = type(self)(**self.get_params(deep=False))
+        rng, _, x, labels = fitted._prepare(X, y)
+        fitted._fit(x, labels, rng)
+        fitted.is_fitted_ = True
+        self.__dict__.update(fitted.__dict__)
         return self
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
-        """What arguments of the constructor stand for where they are None, if that is a record, by name.
+        """The settings objects that arguments of the constructor stand for if they are None, by argument.
 
-        A benchmark protocol changes single fields of these records.
+        A benchmark protocol changes single fields of these objects.
         """
         return {}
 
@@ -124,7 +126,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return hasattr(self, "is_fitted_")
 
     def _prepare(self, X: Any, y: Any) -> tuple[torch.Generator, Any, Tensor, Tensor | None]:
-        """Check the settings and rows, and set every attribute that does not depend on the method."""
+        """Check the settings and rows, and set all attributes that do not depend on the method.
+
+        Returns:
+            The random numbers, the rows, the (N, *event) encoded rows, and the (N,) class positions of ``y`` or None.
+        """
         if not 0 < self.survival < 1:
             raise SettingError(f"The 'survival' of {type(self).__name__} must be in (0, 1). Got {self.survival!r}.")
         seed = check_int(self.random_state, f"'random_state' of {type(self).__name__}", 0)
@@ -137,30 +143,30 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rows = as_rows(X)
         self.space_ = self._space(rows)
         rng = torch.Generator().manual_seed(seed)
-        own = None
+        deployed = None
         if self.model is not None:
-            alone = PointMass(self.model)
-            check_same_reading(self.hypotheses.space, alone.space, self.hypotheses.classes, alone.classes)
-            own = alone.predictors
+            given = PointMass(self.model)
+            check_same_reading(self.hypotheses.space, given.space, self.hypotheses.classes, given.classes)
+            deployed = given.predictors
         config = self._choices.split
         self.split_ = HypothesisSplit.of(
-            self.hypotheses, rng, deployed=own, n_test=self.n_test, calibrate=self._calibrates, config=config
+            self.hypotheses, rng, deployed=deployed, n_test=self.n_test, calibrate=self._calibrates, config=config
         )
         self.judges_ = Joined([self.split_.deployed, self.split_.train.sample(config.n_judges, rng=rng)])
         device = self._torch_device()
-        if device.type != "cpu":  # evaluating hypotheses takes most of the time
+        if device.type != "cpu":  # hypotheses are evaluated there, since that takes most of the time
             self.judges_, self.split_ = OnDevice(self.judges_, device), self.split_.on(device)
         self.deployed_ = DeployedModel(self.split_.deployed, self.threshold)
         x = self.space_.encode(rows)
         if bool(self.space_.immovable(x).all()):
             raise SchemaError("No training row may change anything. Free a column of the schema, or widen a range.")
         self.refined_margin_ = self._choices.search.refined_margin
-        labels_of = self.hypotheses.classes
+        classes = self.hypotheses.classes
         n_classes = self.deployed_.probabilities(x[:2]).shape[1]
-        self.classes_ = np.arange(n_classes) if labels_of is None else np.asarray(labels_of)
+        self.classes_ = np.arange(n_classes) if classes is None else np.asarray(classes)
         labels = None if y is None else class_positions(np.asarray(y), self.classes_)
         if labels is not None and len(labels) != len(x):
-            raise DataError(f"There must be one label per row, {len(x)}. Got {len(labels)}.")
+            raise DataError(f"There must be one label per row, {len(x)} in all. Got {len(labels)} instead.")
         return rng, rows, x, labels
 
     def _torch_device(self) -> torch.device:
@@ -317,12 +323,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             accept = partial(self._accept, accepted)
             shorter = prune(accepted.space.tensors, x[rows], before, accept, deadline, config)
             others = torch.cat([result[:k], answers[k + 1 :]])[:, rows]
-            clash = (space.distance(others, shorter) <= config.tolerance).any(dim=0)
-            result[k, rows] = torch.where(clash.view(-1, *[1] * (shorter.dim() - 1)), before, shorter)
+            duplicate = (space.distance(others, shorter) <= config.tolerance).any(dim=0)
+            result[k, rows] = torch.where(duplicate.view(-1, *[1] * (shorter.dim() - 1)), before, shorter)
         return result
 
     def _accept(self, query: Query, candidates: Tensor, rows: Tensor) -> Tensor:
-        """(M,) whether each candidate is valid, and clear of the judges' decision by `refined_margin_`.
+        """(M,) whether each candidate is valid, and beyond the decision by `refined_margin_` for most judges.
 
         Args:
             query: B rows.
@@ -339,7 +345,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
 
     @property
     def _choices(self) -> Recipe:
-        """Every choice that changes results; methods that are not given a recipe use the default one."""
+        """The recipe with every choice that changes results; the default one for methods that are not given any."""
         return _DEFAULT_RECIPE
 
     @property
@@ -351,12 +357,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return Acceptance(self._judge, weights, deployed_weights, rule, self.survival, config)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
-        """(S, N, C) the judges' probabilities for (N, *event) encoded rows."""
+        """(S, N, C) probabilities of the judges for (N, *event) encoded rows."""
         with torch.no_grad():
             return self.judges_.probabilities(torch.from_numpy(x)).cpu().numpy()
 
     def _answers(self, query: Query) -> Codes:
-        """(n, B, *event) the cheapest candidates, different where there are enough."""
+        """(n, B, *event) the cheapest candidates of each row, all different if there are enough."""
         return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
 
     def _package(
@@ -405,10 +411,11 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         )
 
     def _space(self, rows: Any) -> Space:
+        """The space of the hypotheses, narrowed to the schema of this explainer."""
         space = self.hypotheses.space
         if space is None:
             raise SettingError(
-                "These hypotheses do not say what rows they read. Give them a space, e.g."
+                "These hypotheses have no space, so rows cannot be encoded for them. Give them one, e.g."
                 " DeepEnsemble(networks, space=TabularSpace.fit(schema, X))."
             )
         return space if self.schema is None else space.narrowed(self.schema, rows)

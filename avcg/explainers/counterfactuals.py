@@ -1,4 +1,4 @@
-"""What people receive: for every row an answer, or the reason why there is none."""
+"""The result of a query: for every row its answers, each with a status that says whether it can be used."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ _SHOWN_ROWS, _SHOWN_CHANGES = 6, 4
 
 @dataclass(frozen=True, eq=False)
 class Counterfactuals:
-    """Answers for B rows, n each: N = B n, all answers of a row one after the other.
+    """Answers to B rows, n for each row: N = B n, all answers to a row one after the other.
 
     Attributes:
-        factuals: The B rows as they came.
-        answers: The N answers, columns and dtypes as in the factuals. Rows without an answer keep their own values;
-            those not valid or not robust have the best found.
-        n: Answers a row.
-        target: (B,) the decisions asked for.
-        statuses: (N,) one of `MEANING`.
-        probability: (N,) of the target under the model in force, for the answer.
-        probability_before: (B,) the same for the factual.
-        distance: (N,) what the change costs at the schema's prices.
-        changed: (N, columns) which cells differ; None for images.
-        repeated: (N,) answers that are the same as an earlier one of their row, for want of another.
-        certificate: What the set-aside models say; None where there are none.
-        survival: The share of models that was promised.
+        factuals: The B rows as the user gave them.
+        answers: The N answers, with the columns and dtypes of the factuals. Rows for which there is no change keep
+            their values; answers that are not valid or not robust are the best that were found.
+        n: Number of answers for each row.
+        target: (B,) decisions to reach.
+        statuses: (N,) status of each answer, a key of `avcg.explainers.records.MEANING`.
+        probability: (N,) probability of the target for the answer, by the deployed model.
+        probability_before: (B,) probability of the target for the factual, by the deployed model.
+        distance: (N,) cost of the change, at the schema's prices.
+        changed: (N, columns) whether each cell differs from the factual; None for images.
+        repeated: (N,) whether the answer is the same as an earlier one to its row, because no other was found.
+        certificate: Votes of the held-out models, and bounds from them; None if no models are held out.
+        survival: Share of models that is promised to agree.
     """
 
     factuals: Any
@@ -64,37 +64,39 @@ class Counterfactuals:
 
     @property
     def index(self) -> pd.Index[Any]:
-        """Of the N answers: the user's own for one answer a row, (row, answer) for more."""
-        own = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else pd.RangeIndex(len(self))
+        """The index of the N answers: that of the factuals for one answer each, pairs (row, answer) for several."""
+        rows = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else pd.RangeIndex(len(self))
         if self.n == 1:
-            return own
-        levels = [own.get_level_values(level).repeat(self.n) for level in range(own.nlevels)]
-        names = ["row" if own.nlevels == 1 and name is None else name for name in own.names]
+            return rows
+        levels = [rows.get_level_values(level).repeat(self.n) for level in range(rows.nlevels)]
+        names = ["row" if rows.nlevels == 1 and name is None else name for name in rows.names]
         return pd.MultiIndex.from_arrays([*levels, np.tile(np.arange(self.n), len(self))], names=[*names, "answer"])
 
     @property
     def frame(self) -> Any:
-        """The answers as the rows came: same columns and dtypes; see `index` for more than one answer a row."""
+        """The answers in the type of the factuals, with the same columns and dtypes; a pandas frame has `index`."""
         return self.answers.set_axis(self.index) if isinstance(self.answers, pd.DataFrame) else self.answers
 
     @property
     def status(self) -> pd.Series[Any]:
-        """One for each answer."""
+        """The status of each answer, as a series with `index`."""
         return pd.Series(self.statuses, index=self.index, name="status")
 
     def take(self, rows: NDArray[np.intp], n: int | None = None) -> Counterfactuals:
-        """Some rows in the order given, with their first answers.
+        """The answers to some of the rows, in the order given.
 
         Args:
-            rows: Their positions.
-            n: Answers a row; None: all.
+            rows: Positions of the rows.
+            n: Number of answers to keep for each row, from the first on; None: all.
 
         Raises:
-            SettingError: If there are not so many answers a row.
+            SettingError: If ``n`` is larger than the number of answers for each row.
         """
         count = self.n if n is None else check_int(n, "'n' of take", 1)
         if count > self.n:
-            raise SettingError(f"The 'n' of take must be at most {self.n}, as many as there are. Got {n} instead.")
+            raise SettingError(
+                f"The 'n' of take must be at most {self.n}, the number of answers for each row. Got {n} instead."
+            )
         each = (rows[:, None] * self.n + np.arange(count)).ravel()
         return Counterfactuals(
             factuals=take_rows(self.factuals, rows),
@@ -112,13 +114,16 @@ class Counterfactuals:
         )
 
     def changes(self) -> pd.DataFrame:
-        """Only what differs: one line for each changed cell, with what it was and what it becomes.
+        """A table of the changed cells, one line for each.
 
         Returns:
-            Columns ``column``, ``before`` and ``after`` (as the user's values) under the index of the answers.
+            A frame with columns ``column``, ``before`` and ``after``, in user units, under the index of the answers.
+
+        Raises:
+            DataError: If the answers are images.
         """
         if self.changed is None:
-            raise DataError("Images have no columns to list. Look at .frame beside the factuals.")
+            raise DataError("Images have no columns to list. Compare .frame with the factuals instead.")
         at, columns = np.nonzero(self.changed)
         names = self._names
         before, after = self._cells(self.factuals), self._cells(self.answers)
@@ -131,44 +136,52 @@ class Counterfactuals:
         ).set_axis(self.index[at])
 
     def summary(self) -> pd.Series[Any]:
-        """How many answers there are of each status."""
+        """The number of answers with each status that occurs."""
         counts = Counter(self.statuses.tolist())
         return pd.Series({name: counts[name] for name in MEANING if counts[name]}, name="answers", dtype=int)
 
     def __iter__(self) -> Iterator[Row]:
-        """Row by row."""
-        own = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else range(len(self))
+        """Iterate over the rows with their answers, as plain values."""
+        labels = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else range(len(self))
         cells = None if self.changed is None else (self._cells(self.factuals), self._cells(self.answers))
-        for i, label in enumerate(own):
+        for i, label in enumerate(labels):
             options = tuple(self._option(i, i * self.n + k, cells) for k in range(self.n))
             yield Row(label, to_json(self.target[i]), options, float(self.probability_before[i]))
 
     def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
-        changes, whole = {}, {}
+        """The answer at a position, as plain values.
+
+        Args:
+            row: Position of the row it answers.
+            at: Position among the N answers.
+            cells: Values of all columns of the factuals, and of the answers; None for images.
+        """
+        changes, values = {}, {}
         if cells is not None and self.changed is not None:
-            names = self._names
-            whole = {name: cells[1][j][at] for j, name in enumerate(names)}
-            changes = {names[j]: (cells[0][j][row], cells[1][j][at]) for j in np.flatnonzero(self.changed[at])}
-        sure = self.certificate
+            names, (before, after) = self._names, cells
+            values = {name: after[j][at] for j, name in enumerate(names)}
+            changes = {names[j]: (before[j][row], after[j][at]) for j in np.flatnonzero(self.changed[at])}
+        certificate = self.certificate
         return Option(
             status=str(self.statuses[at]),
             changes=changes,
             probability=float(self.probability[at]),
             distance=float(self.distance[at]),
-            agreeing=None if sure is None else int(sure.agreeing[at]),
-            lower_bound=None if sure is None else float(sure.lower_bound[at]),
+            agreeing=None if certificate is None else int(certificate.agreeing[at]),
+            lower_bound=None if certificate is None else float(certificate.lower_bound[at]),
             repeated=bool(self.repeated[at]),
-            row=whole,
+            row=values,
         )
 
     @property
     def _names(self) -> list[str]:
+        """The names of all columns."""
         return [str(name) for name in nw.from_native(self.factuals, eager_only=True).columns]
 
     def _cells(self, frame: Any) -> list[list[Any]]:
-        """Every column as plain values."""
-        opened = nw.from_native(frame, eager_only=True)
-        return [[to_json(value) for value in opened[name].to_list()] for name in self._names]
+        """The values of every column of a frame, as plain Python values."""
+        columns = nw.from_native(frame, eager_only=True)
+        return [[to_json(value) for value in columns[name].to_list()] for name in self._names]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())
@@ -178,21 +191,23 @@ class Counterfactuals:
                 lines.append(f"... and {len(self) - shown} more rows")
                 break
             for k, option in enumerate(row.options):
-                again = "  (as before: no other was found)" if self.repeated[shown * self.n + k] else ""
-                lines.append(f"{row.index} -> {row.target}: {self._sentence(option)}{again}")
+                repeated = "  (repeated: no other answer was found)" if self.repeated[shown * self.n + k] else ""
+                lines.append(f"{row.index} -> {row.target}: {self._describe(option)}{repeated}")
         return "\n".join(lines)
 
     __repr__ = __str__
 
-    def _sentence(self, option: Option) -> str:
+    def _describe(self, option: Option) -> str:
+        """What an answer changes, and its status and votes, in one line."""
         if option.status in ("already_target", "infeasible"):
             return f"{option.status} ({MEANING[option.status]})"
         parts = [f"{name} {before} -> {after}" for name, (before, after) in option.changes.items()]
         more = f" and {len(parts) - _SHOWN_CHANGES} more" if len(parts) > _SHOWN_CHANGES else ""
-        what = ", ".join(parts[:_SHOWN_CHANGES]) + more if parts else f"distance {option.distance:.3g}"
-        return f"{what}  [{option.status}{self._sure(option)}]"
+        changes = ", ".join(parts[:_SHOWN_CHANGES]) + more if parts else f"distance {option.distance:.3g}"
+        return f"{changes}  [{option.status}{self._describe_votes(option)}]"
 
-    def _sure(self, option: Option) -> str:
+    def _describe_votes(self, option: Option) -> str:
+        """How many held-out models agree with an answer, and what that proves; nothing if none are held out."""
         if option.agreeing is None or option.lower_bound is None or self.certificate is None:
             return ""
         bound = f"at least {at_least(option.lower_bound)} with {self.certificate.confidence:.0%} confidence"
@@ -202,10 +217,10 @@ class Counterfactuals:
         return f"<pre>{html.escape(str(self))}</pre>"
 
     def to_json(self) -> str:
-        """Everything as JSON with a format version; NaN becomes null."""
+        """The answers with all that belongs to them as JSON, with a format version; NaN becomes null."""
         certificate = None
         if self.certificate is not None:
-            certificate = {one.name: _listed(getattr(self.certificate, one.name)) for one in fields(Certificate)}
+            certificate = {part.name: _to_json(getattr(self.certificate, part.name)) for part in fields(Certificate)}
         return json.dumps(
             {
                 "format": _FORMAT,
@@ -214,11 +229,11 @@ class Counterfactuals:
                 "survival": self.survival,
                 "factuals": pack_rows(self.factuals),
                 "answers": pack_rows(self.answers),
-                "target": _listed(self.target),
+                "target": _to_json(self.target),
                 "statuses": self.statuses.tolist(),
-                "probability": _listed(self.probability),
-                "probability_before": _listed(self.probability_before),
-                "distance": _listed(self.distance),
+                "probability": _to_json(self.probability),
+                "probability_before": _to_json(self.probability_before),
+                "distance": _to_json(self.distance),
                 "changed": None if self.changed is None else self.changed.astype(int).tolist(),
                 "repeated": self.repeated.astype(int).tolist(),
                 "certificate": certificate,
@@ -228,51 +243,64 @@ class Counterfactuals:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Counterfactuals:
-        """What `to_json` wrote; frames come back as pandas.
+        """Read the JSON that `to_json` wrote; frames come back as pandas.
+
+        Args:
+            text: The JSON.
 
         Raises:
-            DataError: If it is something else, or of a newer version.
+            DataError: If it is something else, damaged, or of a newer format version.
         """
         try:
-            found = json.loads(text)
-            known = found["format"] == _FORMAT
+            stored = json.loads(text)
+            is_ours = stored["format"] == _FORMAT
         except (ValueError, TypeError, KeyError):
-            known = False
-        if not known:
-            raise DataError("This is no JSON of counterfactuals. Give what Counterfactuals.to_json wrote.")
-        if not isinstance(found.get("version"), int):
-            raise DataError(f"These answers have no format version, but {found.get('version')!r}.")
-        if found["version"] > _VERSION:
-            raise DataError(f"These answers have format version {found['version']}; this avcg reads up to {_VERSION}.")
+            is_ours = False
+        if not is_ours:
+            raise DataError("This is not a JSON of counterfactuals. Give the text that Counterfactuals.to_json wrote.")
+        version = stored.get("version")
+        if not isinstance(version, int):
+            raise DataError(
+                f"The format version of these answers must be a whole number. Got {version!r} instead. Store the"
+                " answers again."
+            )
+        if version > _VERSION:
+            raise DataError(
+                f"These answers have format version {version}, and this avcg reads versions up to {_VERSION}. Install"
+                " a newer avcg."
+            )
         try:
-            sure = found["certificate"]
+            certificate = stored["certificate"]
             return cls(
-                factuals=unpack_rows(found["factuals"]),
-                answers=unpack_rows(found["answers"]),
-                n=int(found["n"]),
-                survival=float(found["survival"]),
-                changed=None if found["changed"] is None else np.array(found["changed"], bool),
-                repeated=np.array(found["repeated"], bool),
-                certificate=None if sure is None else _certificate(sure),
-                target=np.array(found["target"]),
-                statuses=np.array(found["statuses"], np.str_),
-                probability=_floats(found["probability"]),
-                probability_before=_floats(found["probability_before"]),
-                distance=_floats(found["distance"]),
+                factuals=unpack_rows(stored["factuals"]),
+                answers=unpack_rows(stored["answers"]),
+                n=int(stored["n"]),
+                survival=float(stored["survival"]),
+                changed=None if stored["changed"] is None else np.array(stored["changed"], bool),
+                repeated=np.array(stored["repeated"], bool),
+                certificate=None if certificate is None else _certificate(certificate),
+                target=np.array(stored["target"]),
+                statuses=np.array(stored["statuses"], np.str_),
+                probability=_floats(stored["probability"]),
+                probability_before=_floats(stored["probability_before"]),
+                distance=_floats(stored["distance"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"These answers are incomplete or damaged: {error}.") from None
+            raise DataError(f"These answers are incomplete or damaged: {error}. Store the answers again.") from None
 
 
-def _certificate(found: dict[str, Any]) -> Certificate:
-    numbers = {name: _floats(found[name]) for name in ("lower_bound", "mean", "variance", "markov", "cantelli")}
-    agreeing = np.array(found["agreeing"], np.int64)
-    return Certificate(n=int(found["n"]), confidence=float(found["confidence"]), agreeing=agreeing, **numbers)
+def _certificate(stored: dict[str, Any]) -> Certificate:
+    """A certificate from its fields as `Counterfactuals.to_json` wrote them."""
+    numbers = {name: _floats(stored[name]) for name in ("lower_bound", "mean", "variance", "markov", "cantelli")}
+    agreeing = np.array(stored["agreeing"], np.int64)
+    return Certificate(n=int(stored["n"]), confidence=float(stored["confidence"]), agreeing=agreeing, **numbers)
 
 
-def _listed(values: Any) -> Any:
+def _to_json(values: Any) -> Any:
+    """An array as a list of plain values; anything else as it is."""
     return [to_json(value) for value in values] if isinstance(values, np.ndarray) else values
 
 
 def _floats(values: list[float | None]) -> Floats:
+    """Numbers from JSON, where null stands for NaN."""
     return np.array([np.nan if value is None else value for value in values], np.float64)

@@ -1,4 +1,4 @@
-"""One answer to one row, as plain values: what a letter, a page or a program needs. Python alone."""
+"""Answers as plain Python values, for letters, pages and programs; this module needs only the standard library."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-MOST_ANSWERS = 10  # to one row, that a scorer has noise for and a service gives
+MOST_ANSWERS = 10  # answers to one row; a light scorer stores noise for as many, and a service gives no more
 
 Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
 
 MEANING: Mapping[str, str] = {
-    "ok": "the decision flips, and the promised share of set-aside models agrees, where any were set aside",
-    "already_target": "the decision is already the one asked for; nothing is changed",
-    "infeasible": "nothing that may change is left; nothing is changed",
-    "not_valid": "the best change found does not flip the decision",
-    "not_robust": "the decision flips, but fewer set-aside models agree than promised",
+    "ok": "the decision flips, and the promised share of held-out models agrees, if any are held out",
+    "already_target": "the decision is already the target; nothing is changed",
+    "infeasible": "the row may not change in any way; nothing is changed",
+    "not_valid": "the best change that was found does not flip the decision",
+    "not_robust": "the decision flips, but fewer held-out models agree than promised",
 }
 
 
 def at_least(bound: Any) -> str:
-    """A lower bound with two decimals, never rounded up: it would claim what was not proven.
+    """A lower bound with two decimals, rounded down, because a larger number would not be proven.
 
     >>> at_least(0.5493)
     '0.54'
@@ -34,14 +34,14 @@ class Option:
     """One answer to one row.
 
     Attributes:
-        status: One of `MEANING`.
-        changes: By column, what it was and what it becomes.
-        probability: Of the target under the model in force, if the change is made.
-        distance: What the change costs.
-        agreeing: Of the set-aside models; None where there are none.
-        lower_bound: On the share of all models that would agree; None likewise.
-        repeated: Whether it is the same as an earlier option of its row, for want of another.
-        row: The whole answer by column; empty for images.
+        status: Status, a key of `MEANING`.
+        changes: Values before and after the change, by column; only columns that change.
+        probability: Probability of the target for the answer, by the deployed model.
+        distance: Cost of the change.
+        agreeing: Number of held-out models that agree; None if no models are held out.
+        lower_bound: Lower bound on the share of all models that would agree; None if no models are held out.
+        repeated: Whether the answer is the same as an earlier one to its row, because no other was found.
+        row: All values of the answer, by column; empty for images.
     """
 
     status: str
@@ -56,14 +56,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Row:
-    """The answers to one row.
+    """One row and the answers to it.
 
     Attributes:
-        index: Its label in the user's frame, or its position.
-        target: The decision asked for.
-        options: One or more, the best first.
-        probability_before: Of the target under the model in force, as things are.
-        decision: As things are; None where it was not recorded.
+        index: Label of the row in the user's frame, or its position.
+        target: The decision to reach.
+        options: One or more answers, the best first.
+        probability_before: Probability of the target for the unchanged row, by the deployed model.
+        decision: Decision for the unchanged row; None if it was not recorded.
     """
 
     index: Any
@@ -74,10 +74,10 @@ class Row:
 
     @property
     def status(self) -> str:
-        """Of the best answer."""
+        """The status of the best answer."""
         return self.options[0].status
 
     @property
     def changes(self) -> Mapping[str, tuple[Any, Any]]:
-        """Of the best answer."""
+        """The changes of the best answer, as values before and after by column."""
         return self.options[0].changes

@@ -1,7 +1,7 @@
-"""A training loss whose steps run the same operations, recorded once on a GPU and replayed.
+"""A training loss that is captured once as a CUDA graph and replayed at every step.
 
-A step of training on a table is hundreds of small kernels: launching them one by one takes many times as long as
-running them. Recorded as a CUDA graph, forward and backward are one launch each.
+A training step on a table consists of hundreds of small kernels, and launching them one by one takes many times as
+long as running them. As CUDA graphs, the forward and the backward pass are one launch each.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from avcg.space.base import Space
 
 
 class GraphedLoss:
-    """The objective as a CUDA graph, for recipes whose steps differ in the values of tensors alone.
+    """The objective as a CUDA graph, for recipes whose steps differ only in the values of tensors.
 
     Args:
-        generator: What is trained.
-        space: What all rows may change.
+        generator: The generator that is trained.
+        space: What every row may change.
         weights: Weights of the terms.
         risk: How log-probabilities are summarised over hypotheses; None: a hinge at each row's margin.
         spread: Standard deviations over hypotheses by which that hinge stays clear.
         distance: d, the cost of an answer; None: the space's own.
         min_separation: Distance from which two answers to a row count as different.
-        predictors: θ_1..θ_S, the same at every step; None: they are drawn anew at each.
+        predictors: θ_1..θ_S if they are the same at every step; None: new ones are drawn at each step.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class GraphedLoss:
         self._replay: _Recorded | None = None
 
     def __call__(self, condition: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
-        """The mean loss of a batch: replayed on a GPU, computed anywhere else.
+        """The mean loss of a batch: replayed on a GPU, computed without a graph elsewhere.
 
         Args:
             condition: B rows.
@@ -73,7 +73,7 @@ class GraphedLoss:
         return loss
 
     def computed(self, condition: Condition, latent: Tensor, predictors: Predictors) -> Tensor:
-        """The mean loss, computed without a graph."""
+        """The mean loss of a batch, computed without a graph."""
         terms = objective(
             self.generator,
             self.space,
@@ -89,22 +89,22 @@ class GraphedLoss:
 
 
 class _Recorded(nn.Module):
-    """The loss as a function of tensors alone, recorded with the shapes of the first ones."""
+    """The loss as a function of tensors only, captured with the shapes of the first batch."""
 
     def __init__(
         self, loss: GraphedLoss, predictors: Predictors, names: tuple[str, ...], inputs: tuple[Tensor, ...]
     ) -> None:
         super().__init__()
-        self.generator = loss.generator  # whose gradients are recorded
+        self.generator = loss.generator  # a submodule, so that the gradients of its parameters are captured
         self._loss, self._predictors, self._names = loss, predictors, names
         self._shapes = [tensor.shape for tensor in inputs]
-        with warnings.catch_warnings():  # recording is done on a stream of its own, of which torch warns
+        with warnings.catch_warnings():  # torch warns that capturing uses a stream of its own
             warnings.filterwarnings("ignore", "The AccumulateGrad node's stream", UserWarning)
             static = tuple(tensor.contiguous() for tensor in inputs)  # the memory that later inputs are copied to
-            torch.cuda.make_graphed_callables(self, static)  # puts the replay in place of `forward`
+            torch.cuda.make_graphed_callables(self, static)  # replaces `forward` by the replay
 
     def fits(self, inputs: tuple[Tensor, ...]) -> bool:
-        """Whether tensors have the recorded shapes."""
+        """Whether tensors have the captured shapes."""
         return [tensor.shape for tensor in inputs] == self._shapes
 
     def forward(

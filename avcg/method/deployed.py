@@ -15,45 +15,46 @@ from avcg.models.decision import DecisionRule
 
 @dataclass(frozen=True, eq=False)
 class DeployedModel:
-    """The deployed model with its rule.
+    """The deployed model with its decision rule.
 
     Attributes:
-        predictors: One model, or several whose mean decides.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        predictors: One model, or several whose mean probability decides.
+        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
+            class.
     """
 
     predictors: Predictors
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        DecisionRule(self.threshold)
+        DecisionRule(self.threshold)  # raises an error if the threshold is out of range
 
     @cached_property
     def rule(self) -> DecisionRule:
-        """How probabilities become a decision."""
+        """The rule by which probabilities become a decision."""
         return DecisionRule(self.threshold)
 
     def bind_rows(self, rows: Any) -> DeployedModel:
-        """The same, asked about these very rows; see `Predictors.bind_rows`."""
+        """This model evaluated on the given rows instead of their codes; see `Predictors.bind_rows`."""
         return replace(self, predictors=self.predictors.bind_rows(rows))
 
     @torch.no_grad()
     def probabilities(self, x: Tensor) -> Tensor:
-        """(N, *event) encoded rows to (N, C) probabilities."""
-        found = self.predictors.predictive(x)
-        self.rule.check_classes(found.shape[1])
-        return found
+        """(N, C) probabilities of (N, *event) encoded rows."""
+        probabilities = self.predictors.predictive(x)
+        self.rule.check_classes(probabilities.shape[1])
+        return probabilities
 
     def decide(self, probabilities: Tensor) -> Tensor:
-        """(N, C) probabilities to (N,) class positions."""
+        """(N,) class positions that the rule decides for, given (N, C) probabilities."""
         return self.rule.decide(probabilities)
 
     def valid(self, probabilities: Tensor, target: Tensor, min_prob: float | None = None) -> Tensor:
-        """(N,) whether the decision is for the target, with at least ``min_prob`` where that is asked."""
+        """(N,) whether the decision is for the target, with a probability of at least ``min_prob`` if that is set."""
         return self.rule.valid(probabilities, target, min_prob)
 
     def agree(self, predictors: Predictors, x: Tensor, target: Tensor) -> Tensor:
-        """(S, N) whether each hypothesis decides for the target by the same rule."""
+        """(S, N) whether each hypothesis decides for the target, by the rule of the deployed model."""
         with torch.no_grad():
             return self.rule.accepts(predictors.probabilities(x), target)
 
@@ -63,5 +64,5 @@ class DeployedModel:
         return torch.einsum("s,sn->n", predictors.weights.to(x.device), agree)
 
     def log_odds(self, target: Tensor) -> Tensor:
-        """(N,) log-odds of the target at which the decision turns to it."""
+        """(N,) log-odds of the target from which the decision is for it."""
         return self.rule.log_odds(target)

@@ -1,7 +1,7 @@
-"""Students of models that can only be asked: networks that answer nearly the same, and have gradients.
+"""Distillation of black-box models into students: networks that predict nearly the same and have gradients.
 
-A generator is trained against the students. The models themselves judge its answers, and what they say of them is
-taught to the students again: students need to be right where answers lie, and nowhere else.
+A generator is trained against the students. The models themselves judge its answers, and the students are then trained
+on these judgements too, since students only need to be accurate where answers lie.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from avcg.space.encoding import Codes
 
 @dataclass(frozen=True)
 class Fidelity:
-    """How well students stood in for their models, on rows that they had not been taught.
+    """How closely students follow their models, on rows that they were not trained on.
 
     Attributes:
-        rows: Kind of rows: ``"training"`` rows held out, or the generator's ``"answers"``.
-        agreement: Share of (model, row) pairs with the same decision.
+        rows: Kind of rows: held-out ``"training"`` rows, or the generator's ``"answers"``.
+        agreement: Share of (model, row) pairs for which the most probable class is the same.
         difference: Mean absolute difference of probabilities.
         n_rows: Number of rows.
     """
@@ -51,16 +51,20 @@ class Distillation:
     """One student for each model, all trained as one stacked network.
 
     Args:
-        deployed: The deployed model, or several whose mean decides.
+        deployed: The deployed model, or several whose mean probability decides.
         train: The hypotheses trained against.
-        x: (N, D) training rows.
+        x: (N, D) encoded training rows.
         space: The space of these rows.
         rng: Random numbers.
         config: How students are trained.
 
     Attributes:
-        students: Students of the deployed models, then of the hypotheses.
-        fidelity: How well they stood in, measured before each training but the first.
+        students: The students of the deployed models, followed by those of the hypotheses.
+        fidelity: One measurement after the first training, and one before each later training, on the answers that it
+            adds.
+
+    Raises:
+        SettingError: If the rows are images.
     """
 
     def __init__(
@@ -73,14 +77,17 @@ class Distillation:
         config: DistillationConfig,
     ) -> None:
         if x.dim() != 2:
-            raise SettingError("Only models of tables have students. Models of images need gradients: give networks.")
+            raise SettingError(
+                f"Students can only be trained for models of tables. Got rows of shape {tuple(x.shape[1:])}. For"
+                " images, give networks, which have gradients."
+            )
         self._config, self._models, self._n_deployed = config, Joined([deployed, train]), len(deployed)
         self.fidelity: list[Fidelity] = []
         order = torch.randperm(len(x), generator=rng)[: config.max_rows]
         n_held = int(len(order) * config.held_share + 1e-9)
-        held, taught = order[: max(1, n_held)], order[n_held:]  # of very few rows, one is both
-        rows = x[taught]
-        # Answers lie where no training row does, so the models are also asked about crossings of two rows.
+        held_out, trained = order[: max(1, n_held)], order[n_held:]  # if there are very few rows, one is in both
+        rows = x[trained]
+        # Answers lie where no training row does, so students also learn from crossings of two rows.
         pairs = torch.randint(len(rows), (2, max(len(rows), config.crossed_rows)), generator=rng)
         self._x = torch.cat([rows, space.cross(rows[pairs[0]], rows[pairs[1]], rng)])
         self._labels = self._ask(self._x)
@@ -90,15 +97,15 @@ class Distillation:
         layers = mlp(encoding.n_outputs, self._labels.shape[-1], config.hidden, dropout=0.0, rng=rng)
         network = nn.Sequential(encoding, layers)
         self.students = self._trained(Stacked(network, {}), torch.arange(len(self._x)), rng, start=True)
-        self._measure("training", x[held], self._ask(x[held]))
+        self._measure("training", x[held_out], self._ask(x[held_out]))
 
     @classmethod
     def of(cls, students: Stacked, fidelity: Sequence[Fidelity], config: DistillationConfig) -> Distillation:
-        """Students that were stored; they can be asked, but no longer corrected.
+        """A distillation from stored students, which can be evaluated, but no longer corrected.
 
         Args:
-            students: Students of the deployed models, then of the hypotheses.
-            fidelity: How well they stood in.
+            students: The students of the deployed models, followed by those of the hypotheses.
+            fidelity: How closely they follow their models.
             config: How they were trained.
         """
         stored = cls.__new__(cls)
@@ -106,13 +113,13 @@ class Distillation:
         return stored
 
     def stand_ins(self) -> tuple[FiniteSet, Predictors]:
-        """The students of the hypotheses and of the deployed models, for a generator to be trained against."""
+        """The students of the hypotheses, and those of the deployed models, to train a generator against."""
         deployed = torch.arange(self._n_deployed)
         hypotheses = torch.arange(self._n_deployed, len(self.students))
         return FiniteSet(self.students.subset(hypotheses)), self.students.subset(deployed)
 
     def correct(self, answers: Tensor, rng: torch.Generator) -> None:
-        """Ask the models about a generator's answers, and teach the students what they say.
+        """Train the students on the models' probabilities for a generator's answers.
 
         Args:
             answers: (N, D) feasible encoded rows.
@@ -127,20 +134,20 @@ class Distillation:
         self.students = self._trained(self.students, torch.cat([replayed, new]), rng)
 
     def shorten(self, query: Query, answers: Codes, margins: Codes, spread: float, config: SearchConfig) -> Codes:
-        """The answers, and after them versions with fewer changes that the students still accept; asks no model.
+        """The answers, and versions of them with fewer changes that the students accept; no model is evaluated.
 
         Args:
             query: B rows.
             answers: (B, D) feasible answers.
             margins: (R, B) log-odds to keep, by the students' mean less ``spread`` standard deviations.
             spread: Number of standard deviations over students.
-            config: Rounds in which changes are taken back.
+            config: Number of rounds in which changes are taken back, and the smallest saving that counts.
 
         Returns:
-            (1 + R, B, D).
+            (1 + R, B, D) the answers, then a version of them for each margin.
         """
         students, space = self.students, query.space.tensors
-        x, target, x_cf = (torch.from_numpy(part) for part in (query.x, query.target, answers))
+        x, target, x_cf = (torch.from_numpy(array) for array in (query.x, query.target, answers))
 
         def keeps(margin: Tensor, candidates: Tensor, rows: Tensor) -> Tensor:
             log_p = target_log_probs(students, candidates[None], target[rows])
@@ -152,18 +159,18 @@ class Distillation:
         return torch.stack([x_cf, *shorter]).numpy()
 
     def report(self) -> pd.DataFrame:
-        """How well the students stood in, a line for each measurement."""
+        """How closely the students follow their models, one line for each measurement."""
         return pd.DataFrame([vars(fidelity) for fidelity in self.fidelity])
 
     def _ask(self, x: Tensor) -> Tensor:
-        """(S, N, C) the models' probabilities, smoothed so that none is 0."""
+        """(S, N, C) probabilities of the models, smoothed so that none is 0."""
         parts = [self._models.log_probs(part).exp() for part in x.split(self._config.max_rows)]
         probabilities = torch.cat(parts, dim=1)
         lowest = self._config.label_smoothing
         return probabilities * (1.0 - lowest * probabilities.shape[-1]) + lowest
 
     def _trained(self, students: Stacked, rows: Tensor, rng: torch.Generator, *, start: bool = False) -> Stacked:
-        """The students after training on rows by position, from random weights where they ``start``."""
+        """The students after training on the rows at some positions, from random weights if ``start``."""
         count, config = len(self._models), self._config
         epochs = config.first_epochs if start else config.later_epochs
         rate = config.first_learning_rate if start else config.later_learning_rate
@@ -184,6 +191,7 @@ class Distillation:
 
     @torch.no_grad()
     def _measure(self, rows: str, x: Tensor, labels: Tensor) -> None:
+        """Append the fidelity of the students on (N, D) rows with (S, N, C) probabilities of the models."""
         probabilities = self.students.log_probs(x).exp()
         same = (probabilities.argmax(dim=-1) == labels.argmax(dim=-1)).float().mean()
         difference = (probabilities - labels).abs().mean()

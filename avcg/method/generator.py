@@ -1,4 +1,4 @@
-"""The paper's two networks: an encoder q_ψ(z | x, y') and a decoder g_φ(x, y', z)."""
+"""The paper's two networks: the encoder q_ψ(z | x, y') and the decoder g_φ(x, y', z)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DiagonalNormal:
     """A normal distribution with a diagonal covariance, for each of B rows.
 
     Attributes:
-        mean: (B, L).
-        log_variance: (B, L).
+        mean: (B, L) means.
+        log_variance: (B, L) logarithms of the variances.
 
     >>> DiagonalNormal(torch.zeros(1, 3), torch.zeros(1, 3)).kl()
     tensor([0.])
@@ -83,15 +83,15 @@ class Generator(nn.Module):
     Args:
         space: The space of the rows it answers.
         n_classes: C, the number of classes.
-        decoder: ``"latent"`` sees z and y' only, as the paper's tables imply; ``"full"`` sees x too; ``"residual"``
-            adds a change to x, with a gate for every number, and starts with the categories of x.
+        decoder: Kind of decoder. ``"latent"`` reads only z and y', as the paper's tables imply. ``"full"`` reads x
+            too. ``"residual"`` adds a change to x, with a gate for every number, and starts from the categories of x.
         n_latent: L, the size of z.
-        encoder: Units of the encoder's hidden layers; channels of its convolutions for images.
-        layers: Units of the decoder's hidden layers; channels of its convolutions for images.
-        smooth: Whether perceptrons have normalised, smooth hidden layers instead of ReLU.
+        encoder: Units of the encoder's hidden layers; for images, channels of its convolutions.
+        layers: Units of the decoder's hidden layers; for images, channels of its convolutions.
+        smooth: Whether perceptrons use layer normalisation and SiLU instead of ReLU.
         stay_log_odds: Log-odds by which an untrained residual decoder prefers the category that a row has.
-        margin_scale: Factor on margins before the networks read them, so that they are of the size of codes.
-        reach: Codes beyond which the networks are not told how much further a number may go.
+        margin_scale: Factor on the margins that the networks read, which makes them about as large as codes.
+        reach: Largest room for a number, in codes, that the networks can tell from unlimited room.
         rng: Random numbers for the first weights; None: a generator seeded with 0.
     """
 
@@ -139,7 +139,7 @@ class Generator(nn.Module):
         n_inputs = width + self.n_classes + n_features
         into = self.n_latent + (self.n_classes if self.kind == "latent" else n_inputs)
         head = mlp(into, width + self.n_gates, layers, smooth=smooth, rng=rng)
-        with torch.no_grad():  # untrained, a number moves in one answer of two, as often up as down
+        with torch.no_grad():  # an untrained gate is open with probability 0.5, for increases and decreases alike
             list(head.parameters())[-1].zero_()
         return mlp(n_inputs, 2 * self.n_latent, encoder, smooth=smooth, rng=rng), head
 
@@ -177,14 +177,14 @@ class Generator(nn.Module):
         return self._proposal(x, self.decoder(inputs).unflatten(0, (count, x.shape[0])))
 
     def propose(self, condition: Condition, noise: Tensor) -> Proposal:
-        """One proposal for each row, as `posterior`, `sample` and `forward` give with K = 1, in one graph.
+        """One proposal for each row, like `posterior`, `sample` and `forward` with K = 1, for export as one graph.
 
         Args:
             condition: B rows.
             noise: (B, L) standard normal noise.
 
         Returns:
-            The proposal without the axis K.
+            A proposal whose tensors have no axis K.
         """
         inputs = self._inputs(condition)
         mean, log_variance = self.encoder(inputs).chunk(2, dim=-1)
@@ -202,7 +202,7 @@ class Generator(nn.Module):
         return Proposal(self.anchor * x + change, gates)
 
     def _inputs(self, condition: Condition) -> Tensor:
-        """The input of both networks apart from z, (B, codes) or (B, maps, H, W)."""
+        """(B, codes) or (B, maps, H, W): the input of both networks, except z."""
         x = condition.x
         parts = [F.one_hot(condition.target, self.n_classes).to(x.dtype)]
         if self.kind != "latent":

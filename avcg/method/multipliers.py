@@ -7,7 +7,6 @@ answers fall short of their margin and lowered while they do not, as in Rezende 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import torch
@@ -29,7 +28,7 @@ class ConstraintConfig:
     """
 
     levels: int = 10
-    violation: float = 0.1
+    violation: float = 0.2
     rate: float = 0.02
     lowest: float = 0.5
     highest: float = 120.0

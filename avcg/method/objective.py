@@ -14,23 +14,23 @@ from avcg.method.generator import Condition, DiagonalNormal, Generator, Proposal
 from avcg.method.risk import Risk
 from avcg.space.base import Space
 
-# (..., B, *event) answers and (B, *event) factuals to (..., B).
+# From (..., B, *event) answers and (B, *event) factuals to (..., B) costs.
 Distance = Callable[[Tensor, Tensor], Tensor]
-# (N, *event) answers and (N,) targets to (N,): how far from what is usual for the target.
+# From (N, *event) answers and (N,) target positions to (N,) distances from usual rows of the target.
 Plausibility = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """Each part of the objective, (B,) a row, before weights.
+    """The terms of the objective, one value for each of B rows, before they are weighted.
 
     Attributes:
-        nll: -R, how little the hypotheses are convinced, by a risk.
-        kl: Of q(z | x, y') from the prior.
-        proximity: d, what the change costs.
-        changes: How many features change.
-        plausibility: How far the answers lie from rows of the target.
-        sameness: How alike the answers of a row are: 0 once they are as far apart as asked.
+        nll: (B,) -R, the negative risk over hypotheses of the target's log-probability.
+        kl: (B,) KL divergence of q(z | x, y') from the prior.
+        proximity: (B,) d, the cost of the answers.
+        changes: (B,) expected number of features that change.
+        plausibility: (B,) distance of the answers from usual rows of the target.
+        sameness: (B,) similarity of the answers to one row, in [0, 1]; 0 if they are all ``min_separation`` apart.
     """
 
     nll: Tensor
@@ -41,13 +41,13 @@ class Terms:
     sameness: Tensor
 
     def total(self, weights: Weights) -> Tensor:
-        """(B,) the weighted sum."""
-        return torch.stack([getattr(weights, one.name) * getattr(self, one.name) for one in fields(self)]).sum(dim=0)
+        """(B,) the weighted sum of all terms."""
+        return torch.stack([getattr(weights, term.name) * getattr(self, term.name) for term in fields(self)]).sum(dim=0)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What each term counts; the paper's G by default, with λ = ``proximity``."""
+    """The weight of each term of the objective; by default those of the paper's G, with λ = ``proximity``."""
 
     nll: float = 1.0
     kl: float = 1.0
@@ -59,12 +59,12 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """All the chance in one evaluation of the objective.
+    """All the random noise in one evaluation of the objective.
 
     Attributes:
-        latent: κ (K, B, L), standard normal.
-        gates: (K, B, n) logistic, or None: gates are as likely as they are.
-        categories: (K, B, *event) Gumbel, or None.
+        latent: (K, B, L) standard normal noise, the paper's κ.
+        gates: (K, B, n) logistic noise added to the log-odds of gates; None: no noise.
+        categories: (K, B, *event) Gumbel noise added to the logits of categories; None: no noise.
     """
 
     latent: Tensor
@@ -75,15 +75,15 @@ class Draws:
     def draw(
         cls, generator: Generator, space: Space, n_latents: int, x: Tensor, rng: torch.Generator, *, hard: float = 1.0
     ) -> Draws:
-        """Fresh chance for B rows, drawn on the CPU so that a seed means the same on every device.
+        """Draw new noise for B rows, on the CPU, so that a seed gives the same noise on every device.
 
         Args:
-            generator: For the sizes.
-            space: For whether there are categories.
-            n_latents: K.
-            x: (B, *event).
-            rng: Of the draws.
-            hard: Scale of the chance in gates and categories; 0: they are not drawn.
+            generator: The generator whose latent size and number of gates determine the shapes.
+            space: The space of the rows; Gumbel noise is drawn only if it has categories.
+            n_latents: K, the number of latents for each row.
+            x: (B, *event) encoded rows; the noise is moved to their device.
+            rng: Random numbers.
+            hard: Scale of the noise in gates and categories; 0: no noise is drawn for them.
         """
         latent = torch.randn(n_latents, len(x), generator.n_latent, generator=rng).to(x.device)
         if not hard:
@@ -96,18 +96,18 @@ class Draws:
         return cls(latent, gates, -hard * torch.log(-torch.log(uniform)).to(x.device))
 
     def repeated(self, rows: int) -> Draws:
-        """The chance of one row, for so many alike."""
+        """The noise of one row, repeated for every one of ``rows`` rows."""
 
-        def spread(part: Tensor) -> Tensor:
-            return part.expand(len(part), rows, *part.shape[2:])
+        def expand(noise: Tensor) -> Tensor:
+            return noise.expand(len(noise), rows, *noise.shape[2:])
 
-        gates = None if self.gates is None else spread(self.gates)
-        categories = None if self.categories is None else spread(self.categories)
-        return Draws(spread(self.latent), gates, categories)
+        gates = None if self.gates is None else expand(self.gates)
+        categories = None if self.categories is None else expand(self.categories)
+        return Draws(expand(self.latent), gates, categories)
 
 
 class _StraightThrough(torch.autograd.Function):
-    """Forward the second argument, bit for bit; backward as if it were the first."""
+    """The identity on the second argument in the forward pass, and on the first one in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, soft: Tensor, hard: Tensor) -> Tensor:  # noqa: ARG004
@@ -123,36 +123,43 @@ def sampled_answers(
 ) -> tuple[Tensor, Tensor]:
     """Answers as people would receive them, with gradients as if nothing had been rounded.
 
-    Gates and categories are drawn; the forward pass is the exact projection, the backward pass that of the relaxation
-    (straight-through).
+    Gates and categories are sampled. The forward pass is the exact projection, the backward pass that of the
+    relaxation (straight-through estimator).
 
     Args:
-        space: Of the request.
-        x: (B, *event).
-        proposal: Of K answers a row.
-        draws: The chance.
-        temperature: Of the relaxation, > 0; the lower, the closer to the forward pass and the noisier.
+        space: What each row may change.
+        x: (B, *event) the factuals.
+        proposal: The decoder's output, K answers for each row.
+        draws: The noise in gates and categories.
+        temperature: Temperature of the relaxation, > 0. A lower one is closer to the forward pass, but its gradients
+            are noisier.
 
     Returns:
-        (K, B, *event) answers, and the same in expectation over gates and categories.
+        (K, B, *event) sampled answers, and (K, B, *event) expected answers over gates and categories.
     """
-    raw, gates, likely = proposal.raw, None, None
+    raw, gates, gate_probs = proposal.raw, None, None
     if proposal.gates is not None:
-        drawn = proposal.gates if draws.gates is None else proposal.gates + draws.gates
-        soft, likely = torch.sigmoid(drawn / temperature), torch.sigmoid(proposal.gates)
-        gates = soft + ((drawn > 0).to(soft.dtype) - soft).detach()
+        sampled = proposal.gates if draws.gates is None else proposal.gates + draws.gates
+        soft, gate_probs = torch.sigmoid(sampled / temperature), torch.sigmoid(proposal.gates)
+        gates = soft + ((sampled > 0).to(soft.dtype) - soft).detach()
     if draws.categories is not None:
         raw = torch.where(space.is_logit.to(x.device), (raw + draws.categories) / temperature, raw)
     relaxed = space.relax(raw, x, gates)
     answers: Tensor = _StraightThrough.apply(relaxed, space.project(relaxed.detach(), x))  # type: ignore[no-untyped-call]
-    return answers, space.relax(proposal.raw, x, likely)
+    return answers, space.relax(proposal.raw, x, gate_probs)
 
 
 def target_log_probs(predictors: Predictors, x_cf: Tensor, target: Tensor) -> Tensor:
-    """(K, B, *event) answers and (B,) targets to (S, K, B) log-probabilities of the target."""
+    """(S, K, B) log-probabilities of the target under each hypothesis.
+
+    Args:
+        predictors: θ_1..θ_S.
+        x_cf: (K, B, *event) answers.
+        target: (B,) class positions.
+    """
     log_probs = predictors.log_probs(x_cf.flatten(0, 1)).unflatten(1, x_cf.shape[:2])
-    chosen = target.expand(len(predictors), len(x_cf), -1)[..., None]
-    return log_probs.gather(-1, chosen)[..., 0]
+    positions = target.expand(len(predictors), len(x_cf), -1)[..., None]
+    return log_probs.gather(-1, positions)[..., 0]
 
 
 def objective(
@@ -170,51 +177,51 @@ def objective(
     plausibility: Plausibility | None = None,
     min_separation: float = 1.0,
 ) -> Terms:
-    """Every term of the objective for B rows, differentiable in φ and in the posterior, and so in ψ.
+    """The terms of the objective for B rows, differentiable in φ and the posterior, and through that in ψ.
 
     Args:
-        generator: g_φ.
-        space: What is allowed, the same for all rows or for each its own.
-        request: What is asked.
-        posterior: q, the encoder's or any other.
+        generator: The generator, whose decoder is g_φ.
+        space: What each row may change; one feasible set for all rows, or one for each.
+        request: The generator's input, B rows.
+        posterior: The latent posterior q, from the encoder or from elsewhere.
         predictors: θ_1..θ_S.
-        draws: The chance.
-        risk: How the hypotheses are summed up.
-        temperature: Of the straight-through answers; None: the relaxation itself is judged, as in the paper.
-        distance: d; None: the space's own.
+        draws: All random noise.
+        risk: How log-probabilities are summarised over hypotheses.
+        temperature: Temperature of straight-through answers; None: the relaxation itself is judged, as in the paper.
+        distance: d, the cost of an answer; None: the space's own.
         expected_share: Share of the space's own distance that is taken of the expected answers, in [0, 1]; the rest is
             taken of the sampled ones.
-        plausibility: Its term; None: 0.
-        min_separation: The distance from which two answers of a row count as different.
+        plausibility: Function that measures how far answers lie from usual rows; None: the term is 0.
+        min_separation: Distance from which two answers to a row count as different.
     """
     x = request.x
     proposal = generator(request, posterior.sample(draws.latent))
-    likely = None if proposal.gates is None else torch.sigmoid(proposal.gates)
+    gate_probs = None if proposal.gates is None else torch.sigmoid(proposal.gates)
     if temperature is None:
-        x_cf = expected = space.relax(proposal.raw, x, likely)
+        x_cf = expected = space.relax(proposal.raw, x, gate_probs)
     else:
         x_cf, expected = sampled_answers(space, x, proposal, draws, temperature)
     if distance is None:
-        in_expectation = space.distance(expected, x, likely)
+        in_expectation = space.distance(expected, x, gate_probs)
         cost = (1.0 - expected_share) * space.distance(x_cf, x) + expected_share * in_expectation
     else:
         cost = distance(x_cf, x)
-    usual = torch.zeros_like(cost)
+    implausibility = torch.zeros_like(cost)
     if plausibility is not None:
-        wanted = request.target.expand(len(x_cf), -1).flatten()
-        usual = plausibility(x_cf.flatten(0, 1), wanted).unflatten(0, x_cf.shape[:2])
+        targets = request.target.expand(len(x_cf), -1).flatten()
+        implausibility = plausibility(x_cf.flatten(0, 1), targets).unflatten(0, x_cf.shape[:2])
     return Terms(
         nll=-risk(target_log_probs(predictors, x_cf, request.target), predictors.weights).mean(dim=0),
         kl=posterior.kl(),
         proximity=cost.mean(dim=0),
-        changes=space.count_changes(expected, x, likely).mean(dim=0),
-        plausibility=usual.mean(dim=0),
+        changes=space.count_changes(expected, x, gate_probs).mean(dim=0),
+        plausibility=implausibility.mean(dim=0),
         sameness=_sameness(space, x_cf, min_separation),
     )
 
 
 def _sameness(space: Space, x_cf: Tensor, min_separation: float) -> Tensor:
-    """(B,) by how much the K answers of a row fall short of being ``apart``, 1 where they are all the same."""
+    """(B,) the mean relative shortfall of pairwise distances from ``min_separation``; 1 if all K answers are equal."""
     count = len(x_cf)
     if count == 1:
         return x_cf.new_zeros(x_cf.shape[1])

@@ -21,7 +21,7 @@ from avcg.method.cuda_graphs import GraphedLoss
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, Decoder, Generator
 from avcg.method.multipliers import ConstraintConfig, Multipliers
-from avcg.method.objective import Distance, Draws, Plausibility, Weights, objective
+from avcg.method.objective import Distance, Draws, Plausibility, Terms, Weights, objective
 from avcg.method.risk import Hinge, Risk, expected_log_likelihood
 from avcg.models.precision import lower_precision
 from avcg.models.training import Epoch, Training, train
@@ -242,7 +242,14 @@ class Recipe:
 
 
 def draw_targets(current: Tensor, n_classes: int, kind: str, rng: torch.Generator) -> Tensor:
-    """(B,) a class to aim at for each row."""
+    """(B,) random target classes.
+
+    Args:
+        current: (B,) positions of the present decisions.
+        n_classes: C.
+        kind: ``"other"``: a class other than the present one; ``"all"``: any class.
+        rng: Random numbers.
+    """
     if kind == "all":
         return torch.randint(n_classes, current.shape, generator=rng).to(current.device)
     step = torch.randint(1, n_classes, current.shape, generator=rng).to(current.device)
@@ -265,16 +272,20 @@ def fit_generator(
     """Train a generator in place.
 
     Args:
-        generator: Where to start from.
-        space: What all rows may change.
+        generator: The generator, trained from its present weights.
+        space: What every row may change.
         x: (N, *event) training rows, on the device to train on.
-        hypotheses: What to train against; drawn anew at every step unless it is a finite set.
-        deployed: The model in force.
-        recipe: How.
-        plausibility: The term of that name.
-        rng: Of everything.
-        on_epoch: Called after each pass.
-        label: Shown beside the bar on a terminal.
+        hypotheses: The hypotheses to train against. A finite set of at most ``recipe.n_hypotheses`` is used whole;
+            otherwise new ones are drawn at every step.
+        deployed: The deployed model.
+        recipe: The training configuration.
+        plausibility: Function that measures how far answers lie from usual rows; None: the term is 0.
+        rng: All random numbers of the training.
+        on_epoch: Function called after each epoch; None: none.
+        label: Text beside the progress bar on a terminal.
+
+    Returns:
+        The record of each epoch.
     """
     n_rows = len(x) * -(-recipe.rows_per_epoch // len(x))
     batch = min(recipe.batch_size, n_rows)
@@ -286,7 +297,24 @@ def fit_generator(
 
 
 class GeneratorLoss:
-    """The loss of one step: rows, targets, requests, margins, hypotheses and chance drawn anew."""
+    """The loss of one training step, with newly drawn targets, restrictions, margins, hypotheses and noise.
+
+    Args:
+        generator: The generator that is trained.
+        space: What every row may change.
+        x: (N, *event) training rows, on the device to train on.
+        hypotheses: The hypotheses to train against.
+        deployed: The deployed model.
+        recipe: The training configuration.
+        plausibility: Function that measures how far answers lie from usual rows; None: the term is 0.
+        rng: Random numbers.
+
+    Attributes:
+        fixed: The hypotheses, if they are the same at every step; None: new ones are drawn at each step.
+        steady: The loss as a CUDA graph, if all steps run the same operations; None otherwise.
+        done: Number of steps so far.
+        total: Number of steps of the whole training, which schedules refer to.
+    """
 
     def __init__(
         self,
@@ -303,70 +331,78 @@ class GeneratorLoss:
         self.generator, self.space, self.x, self.hypotheses = generator, space, x, hypotheses
         self.deployed, self.recipe, self.plausibility, self.rng = deployed, recipe, plausibility, rng
         self.current = deployed.decide(deployed.probabilities(x))
-        self.chance = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
+        self.rng_numpy = np.random.default_rng(int(torch.randint(2**31, (), generator=rng)))
         whole_set = isinstance(hypotheses, FiniteSet) and len(hypotheses) <= recipe.n_hypotheses
         self.fixed = self._draw() if whole_set else None
         self.done, self.total = 0, 1
         self.multipliers = multipliers
-        alike = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
+        graphable = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
         self.steady = None
-        if alike:
+        if graphable:
             choices = (recipe.weights, recipe.risk, recipe.spread, recipe.distance, recipe.min_separation)
             self.steady = GraphedLoss(generator, space, *choices, self.fixed)
 
-    def __call__(self, chosen: Tensor) -> Tensor:
-        """The mean loss of (B,) rows."""
+    def __call__(self, positions: Tensor) -> Tensor:
+        """The mean loss of the training rows at (B,) positions, which are taken modulo N."""
         with lower_precision(self.x.device, enabled=self.recipe.bfloat16):
-            return self._loss(chosen)
+            return self._loss(positions)
 
-    def _loss(self, chosen: Tensor) -> Tensor:
+    def _loss(self, positions: Tensor) -> Tensor:
         recipe, progress = self.recipe, self.done / self.total
         self.done += 1
-        x, current = self._rows(chosen.to(self.x.device) % len(self.x))
+        x, current = self._rows(positions.to(self.x.device) % len(self.x))
         if self.steady is not None:
-            request, predictors = self._condition(x, current, self.space), self.fixed or self._draw()
+            condition, predictors = self._condition(x, current, self.space), self.fixed or self._draw()
             draws = Draws.draw(self.generator, self.space, recipe.n_latents, x, self.rng, hard=0.0)
-            return self.steady(request, draws.latent, predictors)
-        space = self.space.random_requests(len(x), recipe.requests, self.chance) if recipe.requests else self.space
-        request = self._condition(x, current, space)
+            return self.steady(condition, draws.latent, predictors)
+        space = self.space.random_requests(len(x), recipe.requests, self.rng_numpy) if recipe.requests else self.space
+        condition = self._condition(x, current, space)
         terms = objective(
             self.generator,
             space,
-            request,
-            self.generator.posterior(request),
+            condition,
+            self.generator.posterior(condition),
             self.fixed or self._draw(),
             Draws.draw(self.generator, space, recipe.n_latents, x, self.rng, hard=self._hard(progress)),
-            recipe.risk or Hinge(request.margin, recipe.spread),
-            temperature=None if recipe.temperature is None else _between(recipe.temperature, progress),
+            recipe.risk or Hinge(condition.margin, recipe.spread),
+            temperature=None if recipe.temperature is None else _interpolate(recipe.temperature, progress),
             distance=recipe.distance,
             expected_share=recipe.expected_share,
             plausibility=self.plausibility,
             min_separation=recipe.min_separation,
         )
-        warmth = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
+        ramp = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
         if self.multipliers is None:
-            return terms.total(replace(recipe.weights, nll=warmth * recipe.weights.nll)).mean()
-        level = self.multipliers.level(request.margin - self.deployed.log_odds(request.target))
-        weights = warmth * self.multipliers.values[level]
-        if warmth == 1.0:
-            free = slice(None)
-            if recipe.requests:
-                free = (request.constraint_features == self.space.constraint_features(x, recipe.reach)).flatten(1).all(1)
+            return terms.total(replace(recipe.weights, nll=ramp * recipe.weights.nll)).mean()
+        return self._constrained(terms, request, ramp).mean()
+
+    def _constrained(self, terms: Terms, condition: Condition, ramp: float) -> Tensor:
+        """(B,) losses with the multiplier of each row's margin as the weight of its hinge; the multipliers are updated.
+
+        Rows with restrictions of their own may be unable to reach their margin, so they change no multiplier.
+        """
+        assert self.multipliers is not None
+        level = self.multipliers.level(condition.margin - self.deployed.log_odds(condition.target))
+        weights = ramp * self.multipliers.values[level]
+        if ramp == 1.0:
+            unrestricted = self.space.constraint_features(condition.x, self.recipe.reach)
+            free = (condition.constraint_features == unrestricted).flatten(1).all(dim=1)
             self.multipliers.update(level[free], terms.nll.detach()[free])
-        return (terms.total(replace(recipe.weights, nll=0.0)) + weights * terms.nll).mean()
+        return terms.total(replace(self.recipe.weights, nll=0.0)) + weights * terms.nll
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, *event) factuals and (B,) their decisions; few rows are made more by crossing."""
+        """(B, *event) factuals and their (B,) decisions; if there are few training rows, some are crossings of two."""
         x = self.x[rows]
         if not self.recipe.crossed or len(self.x) >= self.recipe.many_rows:
             return x, self.current[rows]
         others = self.x[torch.randint(len(self.x), rows.shape, generator=self.rng).to(x.device)]
-        alone = torch.rand(len(x), generator=self.rng) >= self.recipe.crossed
+        kept = torch.rand(len(x), generator=self.rng) >= self.recipe.crossed
         crossed = self.space.cross(x, others, self.rng)
-        x = torch.where(alone.view(-1, *[1] * (x.dim() - 1)).to(x.device), x, crossed)
+        x = torch.where(kept.view(-1, *[1] * (x.dim() - 1)).to(x.device), x, crossed)
         return x, self.deployed.decide(self.deployed.probabilities(x))
 
     def _condition(self, x: Tensor, current: Tensor, space: Space) -> Condition:
+        """The generator's input for B factuals with (B,) decisions: a random target and margin for each."""
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
@@ -374,14 +410,17 @@ class GeneratorLoss:
         return Condition(x, target, features, self.deployed.log_odds(target) + margin)
 
     def _hard(self, progress: float) -> float:
-        return 0.0 if self.recipe.temperature is None else _between(self.recipe.noise, progress)
+        """The scale of the noise in gates and categories."""
+        return 0.0 if self.recipe.temperature is None else _interpolate(self.recipe.noise, progress)
 
     def _draw(self) -> Predictors:
+        """Hypotheses to train against, after the deployed model if the recipe trains on that too."""
         drawn = self.hypotheses.sample(self.recipe.n_hypotheses, rng=self.rng)
         if self.recipe.train_on_deployed:
             drawn = Joined([self.deployed.predictors, drawn])
         return drawn.to(self.x.device)
 
 
-def _between(ends: tuple[float, float], progress: float) -> float:
+def _interpolate(ends: tuple[float, float], progress: float) -> float:
+    """The value between the first and the last one at a progress in [0, 1]."""
     return ends[0] + (ends[1] - ends[0]) * progress

@@ -1,4 +1,4 @@
-"""Reference rows: training rows that all hypotheses give their class, which answers stay near to and fall back on."""
+"""Reference rows: training rows whose class all hypotheses agree on; answers stay near them and fall back on them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from avcg.hypotheses.predictors import Predictors
 from avcg.method.config import ReferenceConfig
 from avcg.space.base import Space
 
-_PAIRS = 2**24  # distances held at once: bounds memory, and changes no result
+_PAIRS = 2**24  # distances held at once; it bounds memory and changes no result
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,7 +21,7 @@ class ReferenceSet:
     """Reference rows of each class; calling it measures how far answers lie from them.
 
     Attributes:
-        rows: For each class, (m, *event).
+        rows: (m, *event) reference rows of each class.
         k: Number of nearest rows that the distance is averaged over.
     """
 
@@ -35,14 +35,16 @@ class ReferenceSet:
     def robust(
         cls, predictors: Predictors, x: Tensor, y: Tensor | None, config: ReferenceConfig, rng: torch.Generator
     ) -> ReferenceSet:
-        """Training rows that every hypothesis gives their class.
+        """The training rows to whose class every hypothesis gives a high probability.
+
+        A class with too few of them takes the rows with the highest lowest probability.
 
         Args:
             predictors: θ_1..θ_S.
             x: (N, *event) training rows.
-            y: (N,) their class positions; None: any class that the hypotheses agree on.
-            config: How many rows, and how sure the hypotheses must be.
-            rng: Random numbers that choose among more rows than are needed.
+            y: (N,) class positions of these rows; None: each row may serve for any class.
+            config: Least and largest number of rows, and the probability that every hypothesis must give.
+            rng: Random numbers, which choose the rows where there are more than are needed.
         """
         with torch.no_grad():
             lowest = predictors.log_probs(x).amin(dim=0).exp()
@@ -64,7 +66,7 @@ class ReferenceSet:
         return ReferenceSet(tuple(rows.to(device) for rows in self.rows), self.k)
 
     def neighbours(self, space: Space, x: Tensor, target: Tensor, count: int) -> Tensor:
-        """The reference rows of the target that cost least to become, made feasible.
+        """The reference rows of the target that are nearest to each factual, projected to its feasible set.
 
         Args:
             space: What each row may change.
@@ -73,7 +75,7 @@ class ReferenceSet:
             count: Number of rows for each factual.
 
         Returns:
-            (count, B, *event), the cheapest first; the factual itself where there are fewer rows.
+            (count, B, *event) rows, the nearest first; where there are fewer, the rest are the factual itself.
         """
         result = x.expand(count, *x.shape).clone()
         for label, rows in enumerate(self.rows):
@@ -92,7 +94,7 @@ class ReferenceSet:
             target: (N,) class positions.
 
         Returns:
-            (N,), differentiable in the answers.
+            (N,) distances, differentiable in the answers.
         """
         flat = x_cf.flatten(1)
         result = flat.new_zeros(len(flat))
@@ -114,18 +116,18 @@ class ReferenceSet:
 
 
 def _same_order(x: Tensor, rows: Tensor) -> Tensor:
-    """(N, m) numbers that order the rows as their distance from each x does, and take less to compute."""
+    """(N, m) values that order the rows like their Euclidean distance from each x, but are faster to compute."""
     return torch.addmm(rows.square().sum(dim=1), x, rows.T, alpha=-2.0)
 
 
 @torch.no_grad()
 def nearest(x: Tensor, rows: Tensor, k: int, distance: Callable[[Tensor, Tensor], Tensor] = torch.cdist) -> Tensor:
-    """(N, min(k, m)) positions of the rows nearest to each x, nearest first, in bounded memory.
+    """(N, min(k, m)) positions of the rows nearest to each x, the nearest first, in bounded memory.
 
     Args:
-        x: (N, ...).
-        rows: (m, ...).
-        k: Number of rows for each x.
+        x: (N, ...) points.
+        rows: (m, ...) rows to choose from.
+        k: Number of rows for each point.
         distance: Function from (n, ...) and (m, ...) to (n, m) distances; Euclidean by default.
     """
     at_once = max(1, _PAIRS // len(rows))

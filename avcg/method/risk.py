@@ -1,7 +1,7 @@
-"""How a set of hypotheses is summed up: log-probabilities of the target (S, ...) and weights (S,) to one value (...).
+"""Risks: functions from (S, ...) log-probabilities of the target and (S,) weights to (...) values to be maximised.
 
-All are to be maximised. They are ordered: worst case <= CVaR <= expected log-likelihood <= log expected likelihood, and
-the entropic risk lies between the worst case and the mean. `Hinge` stands apart: a margin contents it.
+They are ordered: worst case <= CVaR <= expected log-likelihood <= log expected likelihood, and the entropic risk lies
+between the worst case and the mean. `Hinge` is not part of this order, because it is 0 beyond a margin.
 """
 
 from __future__ import annotations
@@ -19,23 +19,24 @@ Risk = Callable[[Tensor, Tensor], Tensor]
 
 
 def _along(log_p: Tensor, weights: Tensor) -> Tensor:
+    """The weights with trailing axes, so that they broadcast over log-probabilities."""
     return weights.reshape(-1, *[1] * (log_p.dim() - 1)).to(log_p)
 
 
 def _counted(log_p: Tensor, weights: Tensor) -> Tensor:
-    """Log-probabilities with those of hypotheses without weight taken out of the sums, however low they are."""
+    """Log-probabilities with 0 for hypotheses of weight 0, so that an infinite value cannot make a sum NaN."""
     return torch.where(_along(log_p, weights) > 0, log_p, 0.0)
 
 
 def expected_log_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
-    """The paper's R: sum over s of w_s log p_s.
+    """The expected log-likelihood, sum over s of w_s log p_s; the paper's R.
 
     Args:
         log_p: (S, ...) log-probability of the target under each hypothesis.
-        weights: (S,) summing to 1.
+        weights: (S,) weights that sum to 1.
 
     Returns:
-        (...).
+        (...) one value for each answer.
 
     >>> expected_log_likelihood(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
     tensor(-2.)
@@ -44,7 +45,9 @@ def expected_log_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
 
 
 def log_expected_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
-    """Log of the predictive probability, log sum over s of w_s p_s: what validity looks at, never below the mean.
+    """The log of the predictive probability, log sum over s of w_s p_s.
+
+    Validity is decided by this probability. It is never below the expected log-likelihood.
 
     >>> p = torch.tensor([0.2, 0.6])
     >>> log_expected_likelihood(p.log(), torch.tensor([0.5, 0.5])).exp()
@@ -54,7 +57,7 @@ def log_expected_likelihood(log_p: Tensor, weights: Tensor) -> Tensor:
 
 
 def worst_case(log_p: Tensor, weights: Tensor) -> Tensor:
-    """The hypothesis least convinced, of those that have any weight.
+    """The lowest log-probability among hypotheses with a positive weight.
 
     >>> worst_case(torch.tensor([-1.0, -3.0, -9.0]), torch.tensor([0.5, 0.5, 0.0]))
     tensor(-3.)
@@ -64,10 +67,10 @@ def worst_case(log_p: Tensor, weights: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Entropic:
-    """Entropic risk of the negative log-likelihood: -(1/t) log sum over s of w_s exp(-t log p_s).
+    """The entropic risk of the negative log-likelihood, -(1/t) log sum over s of w_s exp(-t log p_s).
 
     Attributes:
-        temper: t > 0; towards 0 it is the mean, towards infinity the worst case.
+        temper: t > 0. The limit at 0 is the mean, the limit at infinity the worst case.
 
     >>> Entropic(temper=1.0)(torch.tensor([-1.0, -3.0]), torch.tensor([0.5, 0.5]))
     tensor(-2.4338)
@@ -80,8 +83,9 @@ class Entropic:
             raise SettingError(f"The 'temper' of Entropic must be > 0. Got {self.temper!r} instead.")
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
-        """(S, ...), (S,) to (...)."""
-        # In float64, around the mean and by expm1 where it is small: a tiny temper drowns in rounding otherwise.
+        """(...) the risk of (S, ...) log-probabilities with (S,) weights."""
+        # In float64, relative to the mean, and with expm1 for small deviations: otherwise rounding errors dominate
+        # if t is tiny.
         share = _along(log_p.double(), weights)
         share = share / share.sum()
         values = _counted(log_p, weights).double().clamp(min=-1e6)
@@ -94,10 +98,11 @@ class Entropic:
 
 @dataclass(frozen=True)
 class CVaR:
-    """Conditional value at risk: the mean over the least convinced share of hypotheses.
+    """The conditional value at risk: the mean over the share of hypotheses with the lowest log-probabilities.
 
     Attributes:
-        share: In (0, 1]; 1 is the mean. A hypothesis that straddles the share counts in part.
+        share: Share of the hypotheses, by weight, in (0, 1]; 1 is the mean over all. A hypothesis at the limit of the
+            share counts in part.
 
     >>> CVaR(share=0.5)(torch.tensor([-1.0, -2.0, -3.0, -4.0]), torch.full((4,), 0.25))
     tensor(-3.5000)
@@ -110,7 +115,7 @@ class CVaR:
             raise SettingError(f"The 'share' of CVaR must be in (0, 1]. Got {self.share!r} instead.")
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
-        """(S, ...), (S,) to (...)."""
+        """(...) the risk of (S, ...) log-probabilities with (S,) weights."""
         ordered, order = _counted(log_p, weights).sort(dim=0)
         mass = _along(log_p, weights).expand_as(log_p).gather(0, order)
         before = mass.cumsum(dim=0) - mass
@@ -129,15 +134,15 @@ def log_odds(log_p: Tensor) -> Tensor:
 
 
 def lower_log_odds(log_p: Tensor, weights: Tensor, spread: float) -> Tensor:
-    """The mean log-odds less some standard deviations: what a hypothesis not asked yet may give.
+    """The mean log-odds less some standard deviations: a lower estimate for hypotheses that were not evaluated.
 
     Args:
-        log_p: (S, ...) log-probability of the target.
-        weights: (S,) summing to 1.
-        spread: How many standard deviations.
+        log_p: (S, ...) log-probability of the target under each hypothesis.
+        weights: (S,) weights that sum to 1.
+        spread: Number of standard deviations.
 
     Returns:
-        (...).
+        (...) one value for each answer.
     """
     share, odds = _along(log_p, weights), log_odds(_counted(log_p, weights))
     mean = (share * odds).sum(dim=0)
@@ -147,14 +152,14 @@ def lower_log_odds(log_p: Tensor, weights: Tensor, spread: float) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Hinge:
-    """How far the target's log-odds fall short of a margin, for most hypotheses: those asked and those not asked yet.
+    """The negative shortfall of the target's log-odds from a margin, for most hypotheses.
 
-    Minus the shortfall of the mean log-odds less ``spread`` standard deviations over hypotheses. Zero once that reaches
-    the margin, so that nothing is paid for going further.
+    The log-odds are the mean less ``spread`` standard deviations over hypotheses, so that hypotheses which were not
+    evaluated are likely to reach the margin too. The value is 0 beyond the margin: going further gains nothing.
 
     Attributes:
-        margin: In log-odds; one for all, or a tensor that broadcasts over (...).
-        spread: Standard deviations to stay clear by.
+        margin: Log-odds to reach; one number, or a tensor that broadcasts over (...).
+        spread: Number of standard deviations, >= 0.
 
     >>> Hinge.at(0.9, spread=0.0)(torch.tensor([0.9, 0.5]).log(), torch.tensor([0.5, 0.5]))
     tensor(-1.0986)
@@ -169,11 +174,11 @@ class Hinge:
 
     @classmethod
     def at(cls, probability: float, spread: float = 2.0) -> Hinge:
-        """A margin given as the probability to reach, in (0, 1)."""
+        """A hinge at the margin that corresponds to a probability in (0, 1)."""
         if not 0 < probability < 1:
             raise SettingError(f"The 'probability' of Hinge must be in (0, 1). Got {probability!r} instead.")
         return cls(math.log(probability / (1 - probability)), spread)
 
     def __call__(self, log_p: Tensor, weights: Tensor) -> Tensor:
-        """(S, ...), (S,) to (...)."""
+        """(...) the risk of (S, ...) log-probabilities with (S,) weights."""
         return -torch.relu(self.margin - lower_log_odds(log_p, weights, self.spread))

@@ -1,4 +1,4 @@
-"""What metrics look at: the judges, the encoded answers, and what several metrics compute from both."""
+"""The input of metrics: the judges, the encoded answers, and quantities that several metrics share."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from avcg.space.encoding import Encoding
 from avcg.space.tabular import table_of
 
 T = TypeVar("T")
-# From codes to the codes of the nearest proper row; see `avcg.metrics.numeric_view.NumericReading`.
+# From (N, *event) codes to the codes of the nearest proper rows; see `avcg.metrics.numeric_view.NumericReading`.
 Reread = Callable[[Tensor], Tensor]
 
-_ROWS_FOR_SCALES = 10_000  # training rows from which deviations and ranges of columns are taken
+_ROWS_FOR_SCALES = 10_000  # training rows from which deviations and ranges of columns are computed
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """The judges of a dataset and a seed: the same for every method, and seen by none of them.
+    """The judges for one dataset and seed: the same for every method, and used by none of them.
 
-    A judge that is None is not there, and the metrics that need it are NaN.
+    A judge may be None. The metrics that need it are then NaN.
 
     Attributes:
-        space: How rows are read.
+        space: The space of encoded rows.
         deployed: The deployed model with its decision rule.
         x_train: (N, *event) training rows.
         y_train: (N,) class positions of the training rows.
         n_classes: C, the number of classes.
-        bank: Hypotheses whose mean prediction decides on Val, and whose change under noise is NE.
-        rashomon: For each ε, held-out hypotheses within it, none of which a method was trained on.
-        surrogates: Models trained anew, for CMV.
+        bank: Hypotheses whose mean prediction decides Val, and whose change under noise is NE.
+        rashomon: Held-out hypotheses of the Rashomon set for each ε; no method is trained on them.
+        surrogates: Retrained models, for CMV.
         autoencoders: One autoencoder for each class, for IM1.
-        execution_noise: (M, *event) errors in carrying an answer out.
-        input_noise: (M, B, *event) errors in the rows explained.
-        reread: How an answer becomes a proper row again; None: answers are proper rows.
+        execution_noise: (M, *event) errors in carrying out an answer.
+        input_noise: (M, B, *event) errors in the rows that are explained.
+        reread: Function that makes proper rows of answers; None: answers are proper rows.
     """
 
     space: Space
@@ -66,7 +66,7 @@ class Context:
 
     @property
     def encoding(self) -> Encoding | None:
-        """How columns are coded; None for images."""
+        """The encoding of columns; None for images."""
         table = table_of(self.space)
         return None if table is None else table.encoding
 
@@ -83,24 +83,24 @@ class Context:
 
 @dataclass(frozen=True, eq=False)
 class EncodedAnswers:
-    """The encoded answers of one method, and what was observed while it answered.
+    """The encoded answers of one method, and what was measured while it answered.
 
-    What is None was not observed, and the metrics that need it are NaN.
+    Measurements that were not made are None. The metrics that need them are then NaN.
 
     Attributes:
         x: (B, *event) the rows, one for each answer.
-        target: (B,) class positions asked for.
+        target: (B,) class positions of the targets.
         x_cf: (B, *event) the answers.
-        n: Answers of each row, one after the other.
+        n: Number of answers to each row, one after the other.
         alternatives: (K, B, *event) several answers to each row, for diversity.
         perturbed: (M, B, *event) answers to the rows with input noise, for stability.
         trained_on: The finite set of hypotheses that the method was trained on.
-        delivered: (B,) 1.0 where the method handed out a valid answer, else 0.0.
-        broken: (B,) how many columns break a constraint.
-        gap: (B,) how much the loss falls when each answer is optimised by itself, for amortized methods.
+        delivered: (B,) 1.0 if the method returned a valid answer, else 0.0.
+        broken: (B,) number of columns that break a constraint.
+        gap: (B,) decrease of the loss if each answer is optimised by itself, for amortized methods.
         seconds_alone: (B,) seconds for a row by itself, from codes to codes; NaN for rows that were not timed.
-        seconds_batch: Seconds a row for all rows at once, from codes to codes.
-        seconds_frame: Seconds a row for all rows at once, from rows in user units to answers in user units.
+        seconds_batch: Seconds per row for all rows at once, from codes to codes.
+        seconds_frame: Seconds per row for all rows at once, from rows in user units to answers in user units.
     """
 
     x: Tensor
@@ -120,9 +120,9 @@ class EncodedAnswers:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Answers beside their judges: what the function of a metric is called with.
+    """The argument of a metric's function: answers together with their judges.
 
-    What several metrics have in common is a property here and is computed once.
+    Quantities that several metrics share are properties, computed once.
 
     Attributes:
         context: The judges.
@@ -134,53 +134,53 @@ class Case:
 
     @cached_property
     def current(self) -> Tensor:
-        """(B,) class positions that the deployed model gives the rows."""
+        """(B,) class positions that the deployed model decides for, for the unchanged rows."""
         return self.context.deployed.decide(self.context.deployed.probabilities(self.answers.x))
 
     @cached_property
     def valid(self) -> Tensor:
-        """(B,) 1.0 where the deployed model gives the answer the target, else 0.0."""
+        """(B,) 1.0 if the deployed model decides for the target, else 0.0."""
         deployed = self.context.deployed
         return deployed.valid(deployed.probabilities(self.answers.x_cf), self.answers.target).float()
 
     @cached_property
     def unchanged(self) -> Tensor:
-        """(B,) whether the answer is the row itself."""
+        """(B,) whether the answer is the same as the row."""
         return (self.answers.x_cf == self.answers.x).flatten(1).all(dim=1)
 
     @property
     def unanswered(self) -> Tensor:
-        """(B,) whether the row came back unchanged and is not valid: there is no answer."""
+        """(B,) whether the answer is unchanged and not valid, which means that the method found none."""
         return self.unchanged & (self.valid == 0)
 
     @cached_property
     def changes(self) -> Tensor:
-        """(B, columns) how far each column moved."""
+        """(B, columns) change of each column, by `column_changes`."""
         return column_changes(self.context.encoding, self.answers.x_cf, self.answers.x)
 
     @cached_property
     def survival(self) -> Tensor:
-        """(B,) the share of models trained anew that give the answer the target."""
+        """(B,) the share of retrained models that predict the target."""
         return self.agreement(there(self.context.surrogates))
 
     @cached_property
     def rashomon_agreement(self) -> dict[float, Tensor]:
-        """For each ε, (B,) the share of held-out hypotheses within it that give the answer the target."""
+        """The (B,) share of held-out hypotheses that predict the target, for each ε."""
         return {epsilon: self.agreement(members) for epsilon, members in there(self.context.rashomon).items()}
 
     @cached_property
     def execution(self) -> tuple[Tensor, Tensor]:
-        """NE and the invalidation rate, both (B,)."""
+        """The metrics NE and invalidation rate, both (B,)."""
         bank, noise = there(self.context.bank), there(self.context.execution_noise)
         return noisy_execution(bank, self.answers.x_cf, noise, self.answers.target)
 
     @cached_property
     def stability(self) -> tuple[Tensor, Tensor]:
-        """R_IC and its numerator, both (B,)."""
+        """The metric R_IC and its numerator, both (B,)."""
         return input_stability(self.answers.x_cf, there(self.answers.perturbed), self.answers.x)
 
     def agreement(self, predictors: Predictors) -> Tensor:
-        """(B,) the share of hypotheses that give the answer the target.
+        """(B,) the share of hypotheses that predict the target.
 
         Args:
             predictors: The hypotheses.
@@ -191,7 +191,7 @@ class Case:
         """(B,) a measure of each answer against the training rows of its target.
 
         Args:
-            measure: From (n, *event) answers and (m, *event) training rows of their target to (n,) values.
+            measure: Function from (n, *event) answers and (m, *event) training rows of their target to (n,) values.
         """
         x_cf, target = self.answers.x_cf, self.answers.target
         result = torch.full((len(x_cf),), torch.nan)
@@ -201,6 +201,6 @@ class Case:
 
 
 def there(value: T | None) -> T:
-    """A part of a case that a metric's ``needs`` promise to be there."""
+    """The value, which a metric's ``needs`` guarantee not to be None."""
     assert value is not None
     return value

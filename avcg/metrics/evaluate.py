@@ -1,6 +1,6 @@
-"""Ask a fitted explainer, and measure its answers by judges that no method has seen.
+"""Evaluation of a fitted explainer: its answers, measured by judges that no method has used.
 
-One `Context` for a dataset and a seed serves every method, so that they differ in their answers and in nothing else.
+One `Context` for a dataset and a seed serves all methods, so that results differ only because of the answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from avcg.space.frames import take_rows
 from avcg.space.tabular import table_of
 
 _TIMED_ALONE = 8  # rows answered one at a time
-_ALTERNATIVES = 5  # answers to each row, of which diversity is measured
+_ALTERNATIVES = 5  # answers to each row from which diversity is measured
 
 
 def evaluate(
@@ -38,18 +38,18 @@ def evaluate(
     *,
     metrics: Sequence[Metric] = METRICS,
 ) -> pd.DataFrame:
-    """Ask a fitted explainer, and measure what people receive.
+    """Metrics of the answers that people receive from a fitted explainer, in long form.
 
     Args:
         context: The judges.
         explainer: A fitted explainer of any method.
         X: Rows in user units.
         target: One label for each row.
-        options: What is asked for beside them; None: one answer for each row.
-        metrics: What to measure.
+        options: What is asked for beside rows and target; None: one answer for each row.
+        metrics: The metrics to compute.
 
     Returns:
-        One line for each answer, reading and metric: columns row, answer, reading, metric, value.
+        One line for each answer, reading and metric, with columns row, answer, reading, metric and value.
     """
     wide = measure(context, explainer, X, target, options, metrics=metrics)
     return wide.melt(["row", "answer", "reading"], var_name="metric", value_name="value")
@@ -64,32 +64,32 @@ def measure(
     *,
     metrics: Sequence[Metric] = METRICS,
 ) -> pd.DataFrame:
-    """The same as `evaluate`, with a column for each metric.
+    """Metrics of the answers that people receive from a fitted explainer, with a column for each metric.
 
     Args:
         context: The judges.
         explainer: A fitted explainer of any method.
         X: Rows in user units.
         target: One label for each row.
-        options: What is asked for beside them; None: one answer for each row. Diversity, stability and times are
-            measured for that default only.
-        metrics: What to measure.
+        options: What is asked for beside rows and target; None: one answer for each row. Diversity, stability and
+            times are measured only for this default.
+        metrics: The metrics to compute.
 
     Returns:
-        One line for each answer as it was given (reading ``"raw"``) and, where the context can read answers again as
-        proper rows, one more for each (reading ``"decoded"``).
+        One line for each answer as it was given (reading ``"raw"``). If the context can make proper rows of answers,
+        one more line for each (reading ``"decoded"``).
     """
     options = options or QueryOptions()
     started = time.perf_counter()
     answers = explainer.query(X, target, options)
     seconds = (time.perf_counter() - started) / len(answers)
     rows = np.repeat(np.arange(len(answers)), options.n)
-    x, wanted = context.space.encode(X), class_positions(np.asarray(target), explainer.classes_)
+    x, targets = context.space.encode(X), class_positions(np.asarray(target), explainer.classes_)
     table = table_of(context.space)
     broken = None if table is None else table.violations(answers.answers, take_rows(X, rows))
     encoded = EncodedAnswers(
         x[rows],
-        wanted[rows],
+        targets[rows],
         context.space.encode(answers.answers),
         options.n,
         delivered=torch.tensor(answers.status.isin(["ok", "not_robust"]).to_numpy(float)),
@@ -97,7 +97,7 @@ def measure(
         seconds_frame=seconds,
     )
     if options.is_default:
-        encoded = _observed(context, explainer, X, target, encoded)
+        encoded = _with_measurements(context, explainer, X, target, encoded)
     raw = score(context, encoded, metrics=metrics).assign(reading="raw")
     if context.reread is None:
         return raw
@@ -105,18 +105,20 @@ def measure(
     return pd.concat([raw, proper], ignore_index=True)
 
 
-def _observed(context: Context, explainer: Explainer, X: Any, target: Any, encoded: EncodedAnswers) -> EncodedAnswers:
-    """The same with what takes more answers: diversity, stability, times and the amortization gap."""
-    x, wanted = encoded.x, encoded.target
+def _with_measurements(
+    context: Context, explainer: Explainer, X: Any, target: Any, encoded: EncodedAnswers
+) -> EncodedAnswers:
+    """The answers with what needs further queries: alternatives, stability, times and the amortization gap."""
+    x, targets = encoded.x, encoded.target
     noise, train = context.input_noise, explainer.split_.train
     perturbed = gap = None
-    if noise is not None and not bool(context.space.is_logit.any()):  # a category has no noise
-        perturbed = torch.stack([explainer.solve(x + error, wanted)[0] for error in noise])
+    if noise is not None and not bool(context.space.is_logit.any()):  # noise cannot be added to categories
+        perturbed = torch.stack([explainer.solve(x + error, targets)[0] for error in noise])
     if isinstance(explainer, AVCG) and context.encoding is not None:
         gaps = explainer.amortization_gap(X, target, steps=50, n_latents=5)["gap"]
         gap = torch.tensor(gaps.to_numpy(float))
-    alternatives = explainer.solve(x, wanted, n=_ALTERNATIVES)
-    alone, batch = timings(explainer, x, wanted)
+    alternatives = explainer.solve(x, targets, n=_ALTERNATIVES)
+    alone, batch = timings(explainer, x, targets)
     return replace(
         encoded,
         alternatives=alternatives,
@@ -129,9 +131,9 @@ def _observed(context: Context, explainer: Explainer, X: Any, target: Any, encod
 
 
 def _proper(reread: Reread, encoded: EncodedAnswers) -> EncodedAnswers:
-    """The same answers as proper rows, without what was observed of the answers as they were given.
+    """The answers as proper rows, without the measurements that refer to the answers as they were given.
 
-    Answers to rows with noise are left out: rows with noise are no proper rows.
+    Answers to rows with noise are left out, because rows with noise are not proper rows.
     """
     alternatives = encoded.alternatives
     if alternatives is not None:
@@ -143,7 +145,7 @@ def _proper(reread: Reread, encoded: EncodedAnswers) -> EncodedAnswers:
 
 
 def timings(explainer: Explainer, x: Tensor, target: Tensor) -> tuple[Tensor, float]:
-    """Seconds a row, from codes to codes.
+    """Seconds per row, from codes to codes, one row at a time and all at once.
 
     Args:
         explainer: A fitted explainer of any method.
@@ -151,7 +153,8 @@ def timings(explainer: Explainer, x: Tensor, target: Tensor) -> tuple[Tensor, fl
         target: (B,) class positions.
 
     Returns:
-        (B,) seconds of the first few rows, each by itself, NaN for the others; and seconds a row for all at once.
+        The (B,) seconds of the first few rows, each by itself, with NaN for the others; and the seconds per row for
+        all at once.
     """
     alone = torch.full((len(x),), torch.nan, dtype=torch.float64)
     explainer.solve(x[:1], target[:1])
@@ -165,12 +168,12 @@ def timings(explainer: Explainer, x: Tensor, target: Tensor) -> tuple[Tensor, fl
 
 
 def score(context: Context, answers: EncodedAnswers, *, metrics: Sequence[Metric] = METRICS) -> pd.DataFrame:
-    """Metrics of encoded answers.
+    """Metrics of encoded answers, with a column for each metric.
 
     Args:
         context: The judges.
-        answers: What a method answered, and what was observed of it.
-        metrics: What to measure.
+        answers: The answers of one method, and what was measured while it answered.
+        metrics: The metrics to compute.
 
     Returns:
         One line for each answer, with a column for each metric and the columns row and answer.

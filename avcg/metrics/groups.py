@@ -1,4 +1,4 @@
-"""People by what a column says of them, and shares of them with what is known about others."""
+"""Groups of rows by the values of a column, and shares with confidence intervals."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _BANDS, MISSING = 4, "missing"
 
 
 def groups_of(frame: Any, name: str) -> tuple[NDArray[Any], list[Any]]:
-    """The group of each row by a column, more than a few numbers by quartile; gaps are a group of their own.
+    """The group of each row by the values of a column; more than four different numbers are grouped by quartile.
+
+    Missing values are a group of their own.
 
     Args:
-        frame: Of pandas or polars.
-        name: The column.
+        frame: B rows, as a pandas or polars frame.
+        name: Name of the column.
 
     Returns:
-        (B,) the label of each row, and the labels there are, in order.
+        The (B,) labels of the rows, and the labels that occur, in order.
 
     Raises:
-        DataError: If there is no such column.
+        DataError: If there is no such column, or the rows are images.
 
     >>> import pandas as pd
     >>> groups_of(pd.DataFrame({"age": [20, 30, 40, 50, 60, None]}), "age")[1]
@@ -35,29 +37,37 @@ def groups_of(frame: Any, name: str) -> tuple[NDArray[Any], list[Any]]:
     """
     if isinstance(frame, np.ndarray):
         raise DataError("Images have no columns to group by.")
-    opened = nw.from_native(frame, eager_only=True)
-    if name not in opened.columns:
-        raise DataError(f"There is no column {name!r} to group by. {did_you_mean(name, opened.columns)}")
-    values = [to_json(value) for value in opened[name].to_list()]
-    known = [value for value in dict.fromkeys(values) if value is not None]
-    if len(known) > _BANDS and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in known):
-        there = [value for value in values if value is not None]
-        edges = np.unique(np.quantile(there, [0.25, 0.5, 0.75], method="inverted_cdf"))
+    columns = nw.from_native(frame, eager_only=True)
+    if name not in columns.columns:
+        raise DataError(f"There is no column {name!r} to group by. {did_you_mean(name, columns.columns)}")
+    values = [to_json(value) for value in columns[name].to_list()]
+    distinct = [value for value in dict.fromkeys(values) if value is not None]
+    if len(distinct) > _BANDS and all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in distinct):
+        numbers = [value for value in values if value is not None]
+        edges = np.unique(np.quantile(numbers, [0.25, 0.5, 0.75], method="inverted_cdf"))
         ends = [f"{edge:.10g}" for edge in edges]
         order = [f"up to {ends[0]}", *(f"over {a} to {b}" for a, b in pairwise(ends)), f"over {ends[-1]}"]
         labels = [None if v is None else order[int(np.searchsorted(edges, v))] for v in values]
     else:
-        dtype = opened[name].dtype
+        dtype = columns[name].dtype
         ranked = list(dtype.categories) if isinstance(dtype, nw.Enum) else None
-        order, labels = ranked or sorted(known, key=lambda v: (isinstance(v, str), v)), values
-    found = np.empty(len(labels), object)
-    found[:] = [MISSING if label is None else label for label in labels]
-    present = set(found.tolist())
-    return found, [label for label in dict.fromkeys([*order, *found]) if label in present]
+        order, labels = ranked or sorted(distinct, key=lambda v: (isinstance(v, str), v)), values
+    groups = np.empty(len(labels), object)
+    groups[:] = [MISSING if label is None else label for label in labels]
+    present = set(groups.tolist())
+    return groups, [label for label in dict.fromkeys([*order, *groups]) if label in present]
 
 
 def share_of(count: int, n: int, confidence: float) -> tuple[float, float, float]:
-    """A share with its two-sided interval (Clopper-Pearson); of none, nothing is known.
+    """A share with its two-sided Clopper-Pearson interval; NaN with the interval from 0 to 1 if ``n`` is 0.
+
+    Args:
+        count: Number of cases that count.
+        n: Number of all cases.
+        confidence: Confidence of the interval, in (0, 1).
+
+    Returns:
+        The share, and the lower and the upper end of the interval.
 
     >>> [round(value, 3) for value in share_of(412, 450, 0.95)]
     [0.916, 0.886, 0.94]

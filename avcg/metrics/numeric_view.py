@@ -1,4 +1,4 @@
-"""A table read as numbers only, as the paper reads it: words as dummies, codes as numbers, nothing frozen."""
+"""The paper's reading of a table as numbers only: words are dummies, numeric codes are numbers, nothing is frozen."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from avcg.schema.schema import Schema
 
 @dataclass(frozen=True, eq=False)
 class NumericReading:
-    """How a frame becomes one of floats, and how such a frame, whatever is in it, becomes a proper row again.
+    """The conversion of a frame to one of floats, and of any such frame back to proper rows.
 
     Attributes:
-        original: What the columns are.
+        original: Schema of the original columns.
         low: Lowest value of each numeric column in the training rows.
-        high: The highest.
-        schema: Of the frame of floats: every column a number, free to move within the training rows' range.
+        high: Highest value of each numeric column in the training rows.
+        schema: Schema of the frame of floats, in which every column is a number that may move within the training
+            range.
 
     >>> X = pd.DataFrame({"job": ["a", "b", "a"], "hours": [10, 20, 40]})
     >>> reading = NumericReading.fit(Schema.infer(X), X)
@@ -37,18 +38,22 @@ class NumericReading:
 
     @classmethod
     def fit(cls, schema: Schema, X: pd.DataFrame) -> Self:
-        """Learn the ranges.
+        """Learn the ranges of numeric columns.
 
         Args:
-            schema: What the columns are. Categories that are numbers stay one column of numbers.
-            X: Training rows without gaps.
+            schema: Schema of the original columns. Categories that are numbers stay one column of numbers.
+            X: Training rows without missing values.
         """
         names = [name for feature in schema.features for name in _columns(feature)]
         numbers = X[[feature.name for feature in schema.features if not _is_words(feature)]].astype(float)
         return cls(schema, numbers.min(), numbers.max(), Schema(tuple(Continuous(name) for name in names)))
 
     def flatten(self, X: pd.DataFrame) -> pd.DataFrame:
-        """One column of floats for each number and for each word, 1 where the row has that word."""
+        """A frame with one column for each number, and a column of 0 and 1 for each word.
+
+        Args:
+            X: Rows with the original columns.
+        """
         parts: dict[str, pd.Series[float]] = {}
         for feature in self.original.features:
             if isinstance(feature, Categorical) and _is_words(feature):
@@ -59,7 +64,11 @@ class NumericReading:
         return pd.DataFrame(parts, index=X.index)
 
     def restore(self, flat: pd.DataFrame) -> pd.DataFrame:
-        """The nearest proper row: the largest dummy, the nearest code, whole numbers, within the training range."""
+        """The nearest proper rows: the word with the largest dummy, the nearest numeric code, numbers on their grid.
+
+        Args:
+            flat: Rows with the columns that `flatten` makes.
+        """
         parts: dict[str, object] = {}
         for feature in self.original.features:
             name = feature.name
@@ -75,20 +84,22 @@ class NumericReading:
                 parts[name] = self._number(feature, flat[name])
         return pd.DataFrame(parts, index=flat.index)
 
-    def _number(self, feature: Continuous, wanted: pd.Series[float]) -> pd.Series[Any]:
-        """On the grid, and between the first and the last of its points within the training range."""
+    def _number(self, feature: Continuous, values: pd.Series[float]) -> pd.Series[Any]:
+        """Values moved to the nearest point of the column's grid within the training range."""
         low, high, step = self.low[feature.name], self.high[feature.name], feature.step
         if step is None:
-            return wanted.clip(low, high)
-        number = (wanted / step).round().clip(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9))
+            return values.clip(low, high)
+        number = (values / step).round().clip(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9))
         return number.astype(int) if step == 1 else (number * step).round(feature.decimals)
 
 
 def _is_words(feature: Categorical | Continuous) -> bool:
+    """Whether a column has categories that are words, and not only numbers."""
     return isinstance(feature, Categorical) and any(isinstance(value, str) for value in feature.categories)
 
 
 def _columns(feature: Categorical | Continuous) -> list[str]:
+    """The names of the columns of floats that a column becomes."""
     if isinstance(feature, Categorical) and _is_words(feature):
         return [f"{feature.name}={word}" for word in feature.categories]
     return [feature.name]

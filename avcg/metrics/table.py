@@ -1,7 +1,7 @@
-"""The one table of metrics. Evaluation, benchmark tables, pages and figures are all driven by it.
+"""The table of all metrics, which evaluation, benchmark tables, pages and figures are driven by.
 
-A new metric is one entry of `METRICS`. A metric that lives elsewhere is a `Metric` too: a benchmark protocol names it
-under ``metrics``, as ``"package.module:name"``.
+A new metric is one entry of `METRICS`. A `Metric` defined elsewhere is named by a benchmark protocol under
+``metrics``, as ``"package.module:name"``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from avcg.metrics.functional import (
 )
 
 Direction = Literal["higher", "lower", "none"]
-# A value for each answer, one for all of them, or either of these for each ε.
+# A value for each answer, one value for all answers, or either of these by ε.
 Values = Tensor | float | Mapping[float, Tensor | float]
 
 _RESERVED = ("row", "answer", "reading", "error", "dataset", "seed", "method", "epsilon")
@@ -43,7 +43,7 @@ _NEEDS = (*_OF_CONTEXT, *(field.name for field in fields(EncodedAnswers)))
 
 @dataclass(frozen=True)
 class Heading:
-    """How a column of results is shown.
+    """The name, direction and format of a column of results.
 
     Attributes:
         name: Name of the column.
@@ -69,13 +69,13 @@ class Heading:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric(Heading):
-    """One metric: its column, what it needs, and how it is computed.
+    """A metric: its column of results, what it needs, and how it is computed.
 
     Attributes:
-        function: From a `Case` to one value for each answer, or to one value for all; by ε if ``by_epsilon``.
+        function: Function from a `Case` to one value for each answer, or one value for all; by ε if ``by_epsilon``.
         needs: Attributes of `Context` and `EncodedAnswers` without which the metric is NaN, e.g. ``("surrogates",)``.
-        answered_only: Whether the metric is NaN for a row that came back unchanged and is not valid. That is no answer,
-            and its distance of 0 would be a merit.
+        answered_only: Whether the metric is NaN for rows without an answer, that is unchanged and not valid. Their
+            distance of 0 would otherwise look like a good value.
         by_epsilon: Whether there is one column for each ε of the context, e.g. ``RVR@0.8``; none without Rashomon sets.
         in_paper: Whether the paper's tables print the metric.
         shown: Whether ``avcg bench table`` prints the metric if no others are asked for.
@@ -95,32 +95,35 @@ class Metric(Heading):
         if not self.name or self.name in _RESERVED or "@" in self.name:
             raise SettingError(
                 f"The name of a metric must not be empty, contain '@' or be one of {enumerate_some(_RESERVED, 8)}. Got"
-                f" {self.name!r}."
+                f" {self.name!r} instead."
             )
         if self.direction not in get_args(Direction):
             raise SettingError(
                 f"The 'direction' of the metric {self.name!r} must be 'higher', 'lower' or 'none'. Got"
-                f" {self.direction!r}."
+                f" {self.direction!r} instead."
             )
         for need in self.needs:
             if need not in _NEEDS:
-                raise SettingError(f"The metric {self.name!r} needs {need!r}. {did_you_mean(need, _NEEDS)}")
+                raise SettingError(
+                    f"The metric {self.name!r} needs {need!r}, which is not an attribute of Context or EncodedAnswers."
+                    f" {did_you_mean(need, _NEEDS)}"
+                )
 
     def lacks(self, case: Case) -> tuple[str, ...]:
-        """What the metric needs and the case does not have."""
+        """The attributes that the metric needs and that are None in this case."""
         return tuple(
             need for need in self.needs if getattr(case.context if need in _OF_CONTEXT else case.answers, need) is None
         )
 
     @torch.no_grad()
     def columns(self, case: Case) -> dict[str, NDArray[np.float64]]:
-        """One column, or one for each ε, with (B,) values; NaN where the case lacks what the metric needs.
+        """One column of (B,) values, or one for each ε; NaN if the case lacks what the metric needs.
 
         Args:
-            case: The answers beside their judges.
+            case: The answers with their judges.
 
         Raises:
-            DataError: If the function returned values of another shape.
+            DataError: If the function returns values of another type or shape.
         """
         if self.lacks(case):
             return {} if self.by_epsilon else {self.name: np.full(len(case.answers.x), np.nan)}
@@ -133,6 +136,7 @@ class Metric(Heading):
         return {self.name: self._column(case, values)}
 
     def _column(self, case: Case, value: Any) -> NDArray[np.float64]:
+        """(B,) the values that the function returned, as an array."""
         count = len(case.answers.x)
         if self.answered_only:
             value = torch.where(case.unanswered, torch.nan, value)
@@ -140,18 +144,18 @@ class Metric(Heading):
         if array.shape not in ((), (count,)):
             raise DataError(
                 f"The metric {self.name!r} must return one value for each of the {count} answers. Got shape"
-                f" {array.shape}."
+                f" {array.shape} instead."
             )
         return np.broadcast_to(array, (count,))
 
 
 def _r_ic(case: Case) -> Tensor:
-    """R_IC, NaN where nothing changed: there is no ratio to a change of zero."""
+    """R_IC, NaN for unchanged rows, because the ratio to a distance of zero is undefined."""
     return torch.where(case.unchanged, torch.nan, case.stability[0])
 
 
 def _rvr_lower(case: Case) -> dict[float, Tensor | float]:
-    """A lower confidence bound on RVR for each ε, at 95 %."""
+    """The lower 95 % confidence bound on RVR for each ε."""
     result: dict[float, Tensor | float] = {}
     for epsilon, members in there(case.context.rashomon).items():
         agreeing = (case.rashomon_agreement[epsilon] * len(members)).round().numpy().astype(int)
@@ -160,7 +164,7 @@ def _rvr_lower(case: Case) -> dict[float, Tensor | float]:
 
 
 def _columns(case: Case) -> Tensor:
-    """How many columns change, or pixels of an image."""
+    """(B,) the number of columns that change, or of pixels for images."""
     x_cf, x, encoding = case.answers.x_cf, case.answers.x, case.context.encoding
     return case.context.space.count_changes(x_cf, x) if encoding is None else columns_changed(encoding, x_cf, x)
 
@@ -177,14 +181,14 @@ def _im1(case: Case) -> Tensor:
     return im1(there(case.context.autoencoders), case.answers.x_cf, case.answers.target, case.current)
 
 
-# First the paper's, in its order; then what `avcg bench table` shows beside them; then the rest.
+# First the metrics of the paper, in its order; then the others that `avcg bench table` shows; then the rest.
 METRICS: tuple[Metric, ...] = (
-    # Whether the mean prediction of the bank favours the target.
+    # Whether the target is the most probable class of the bank's mean prediction.
     Metric(
         "Val", "higher", needs=("bank",), in_paper=True, shown=True,
         function=lambda case: validity(there(case.context.bank), case.answers.x_cf, case.answers.target),
     ),
-    # Reconstruction error under the target's autoencoder over that under the current class's.
+    # Reconstruction error by the target's autoencoder divided by that by the current class's.
     Metric(
         "IM1", "lower", needs=("autoencoders",), answered_only=True, in_paper=True, shown=True, function=_im1
     ),
@@ -198,18 +202,18 @@ METRICS: tuple[Metric, ...] = (
         "Div", "higher", needs=("alternatives",), in_paper=True, shown=True,
         function=lambda case: pairwise_distance(there(case.answers.alternatives)),
     ),
-    # Share of models trained anew that give the answer the target.
+    # Share of retrained models that predict the target.
     Metric(
         "CMV", "higher", needs=("surrogates",), in_paper=True, shown=True, function=lambda case: case.survival
     ),
-    # Noisy execution: squared change of the mean prediction when an answer is carried out with errors.
+    # Noisy execution: squared change of the mean prediction if an answer is carried out with errors.
     Metric(
         "NE", "lower", digits=4, needs=("bank", "execution_noise"), in_paper=True, shown=True,
         function=lambda case: case.execution[0],
     ),
-    # Input stability: how far answers move with their rows, over how far they lie from them.
+    # Input stability: change of answers under input noise, relative to their distance from the row.
     Metric("R_IC", "lower", digits=4, needs=("perturbed",), in_paper=True, shown=True, function=_r_ic),
-    # Share of held-out hypotheses in the Rashomon set that give the answer the target.
+    # Share of held-out hypotheses in the Rashomon set that predict the target.
     Metric(
         "RVR", "higher", needs=("rashomon",), by_epsilon=True, in_paper=True, shown=True,
         function=lambda case: case.rashomon_agreement,
@@ -219,9 +223,9 @@ METRICS: tuple[Metric, ...] = (
         "Time", "lower", unit="s", digits=4, needs=("seconds_alone",), in_paper=True, shown=True,
         function=lambda case: there(case.answers.seconds_alone),
     ),
-    # Whether the deployed model gives the answer the target.
+    # Whether the deployed model decides for the target.
     Metric("valid", "higher", shown=True, function=lambda case: case.valid),
-    # Whether a valid answer was handed out.
+    # Whether the method returned a valid answer.
     Metric(
         "coverage", "higher", shown=True,
         function=lambda case: case.valid if case.answers.delivered is None else case.answers.delivered,
@@ -241,26 +245,26 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "yNN", "lower", answered_only=True, shown=True, function=lambda case: case.by_target(distance_to_rows)
     ),
-    # How differently people are advised; the same value for all rows.
+    # Spread of answers relative to the spread of rows; the same value for all rows.
     Metric(
         "personalisation", "higher", shown=True,
         function=lambda case: personalisation(case.answers.x_cf, case.answers.x, case.answers.target),
     ),
     # Columns that break a constraint of the schema.
     Metric("violations", "lower", needs=("broken",), shown=True, function=lambda case: there(case.answers.broken)),
-    # Share of the hypotheses trained on that give the answer the target.
+    # Share of the hypotheses trained on that predict the target.
     Metric(
         "RVR_trained", "higher", needs=("trained_on",),
         function=lambda case: case.agreement(there(case.answers.trained_on)),
     ),
     Metric("RVR_lower", "higher", needs=("rashomon",), by_epsilon=True, function=_rvr_lower),
-    # How many held-out hypotheses there are.
+    # Number of held-out hypotheses.
     Metric(
         "K", needs=("rashomon",), by_epsilon=True,
         function=lambda case: {e: float(len(members)) for e, members in there(case.context.rashomon).items()},
     ),
     Metric("Linf", "lower", answered_only=True, function=lambda case: case.changes.amax(dim=1)),
-    # L1 with each column in median absolute deviations.
+    # L1 in median absolute deviations of each column.
     Metric(
         "L1_mad", "lower", answered_only=True,
         function=lambda case: (case.changes / case.context.deviations).sum(dim=1),
@@ -269,22 +273,22 @@ METRICS: tuple[Metric, ...] = (
         "gower", "lower", answered_only=True,
         function=lambda case: gower(case.context.encoding, case.answers.x_cf, case.answers.x, case.context.ranges),
     ),
-    # Share of the changed columns that could be put back; images have too many pixels to try.
+    # Share of the changed columns that could be changed back; not for images, which have too many pixels to try.
     Metric("redundancy", "lower", needs=("encoding",), answered_only=True, function=_redundancy),
-    # Whether the local outlier factor calls the answer an inlier among the rows of its target.
+    # Whether the answer is an inlier among the rows of its target, by the local outlier factor.
     Metric(
         "inlier", "higher", answered_only=True,
         function=lambda case: lof_inlier(case.answers.x_cf, case.answers.target, case.context.rows_by_class),
     ),
-    # Share of errors in carrying an answer out under which the bank no longer favours the target.
+    # Share of errors in carrying out an answer under which the bank's mean prediction is not the target.
     Metric(
         "invalidation", "lower", needs=("bank", "execution_noise"), function=lambda case: case.execution[1]
     ),
     # The numerator of R_IC.
     Metric("R_IC_moved", "lower", needs=("perturbed",), function=lambda case: case.stability[1]),
-    # Distance to the nearest other answer of the same row.
+    # Distance to the nearest other answer to the same row.
     Metric("apart", "higher", function=lambda case: nearest_other(case.answers.x_cf, case.answers.n)),
-    # Seconds a row for all rows at once, from frame to frame and from codes to codes.
+    # Seconds per row for all rows at once, from frame to frame and from codes to codes.
     Metric(
         "TimeFrame", "lower", unit="s", needs=("seconds_frame",),
         function=lambda case: there(case.answers.seconds_frame),
@@ -293,7 +297,7 @@ METRICS: tuple[Metric, ...] = (
         "Time100", "lower", unit="s", needs=("seconds_batch",),
         function=lambda case: there(case.answers.seconds_batch),
     ),
-    # Amortization gap: what optimising each answer by itself would still gain.
+    # Amortization gap: decrease of the loss if each answer is optimised by itself.
     Metric("gap", "lower", needs=("gap",), function=lambda case: there(case.answers.gap)),
 )  # fmt: skip
 
@@ -303,7 +307,7 @@ _BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def check_names(metrics: Sequence[Metric]) -> None:
-    """Refuse metrics whose columns could not be told apart.
+    """Check that no two metrics have the same name, since their columns would be confused.
 
     Args:
         metrics: All metrics of a run.
@@ -314,19 +318,19 @@ def check_names(metrics: Sequence[Metric]) -> None:
     names = [metric.name for metric in metrics]
     for name in names:
         if names.count(name) > 1:
-            raise SettingError(f"There are two metrics called {name!r}. Rename one.")
+            raise SettingError(f"The names of metrics must differ. Got two metrics called {name!r}. Rename one.")
 
 
 def heading_of(name: str, extra: Sequence[Heading] = ()) -> Heading:
-    """How a column of results is shown; a column of no metric has neither direction nor unit.
+    """The heading of a column of results; without direction or unit if the column is not a metric.
 
     Args:
-        name: Name of the column; of a metric by ε also with its ε, e.g. ``"RVR@0.8"``.
-        extra: Headings beside those of `METRICS`, e.g. the metrics of a protocol.
+        name: Name of the column; for a metric by ε it may contain the ε, e.g. ``"RVR@0.8"``.
+        extra: Headings in addition to those of `METRICS`, e.g. the metrics of a protocol.
 
     >>> heading_of("RVR@0.8").direction
     'higher'
     """
-    table = {**_BY_NAME, **{heading.name: heading for heading in extra}}
-    known = table.get(name.partition("@")[0])
-    return Heading(name) if known is None else Heading(name, known.direction, known.unit, known.digits)
+    headings = {**_BY_NAME, **{heading.name: heading for heading in extra}}
+    metric = headings.get(name.partition("@")[0])
+    return Heading(name) if metric is None else Heading(name, metric.direction, metric.unit, metric.digits)

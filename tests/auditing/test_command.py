@@ -107,10 +107,10 @@ class TestCommand:
         [
             (
                 ["--model", "0.onnx"],
-                "0.onnx has 2 probabilities and does not say of which classes; the answers aim at 'yes'",
+                "0.onnx has 2 probabilities without names of classes, and the answers aim at 'yes'",
             ),
             (["--model", "0.onnx", "--classes", "no,yes,maybe"], "must return probabilities of shape"),
-            (["--model", "0.onnx", "--classes", "no,yep"], "The answers aim at 'yes', which is no class"),
+            (["--model", "0.onnx", "--classes", "no,yep"], "The answers aim at 'yes', which is not a class"),
             (["--model", "none.onnx", "--classes", "no,yes"], "There is no file"),
             (["--model", "answers.json", "--classes", "no,yes"], "is not an ONNX model that can be run"),
             (["--model", "0.onnx", "--out", "audit.pdf"], "--out must end in '.html', '.json', '.csv'"),

@@ -31,12 +31,12 @@ def falls_over(X, asked):
 
 
 MODELS = {
-    "none": (list, SettingError, "There must be at least one model to ask. Got none."),
+    "none": (list, SettingError, "There must be at least one model to audit by. Got none."),
     "none by name": (dict, SettingError, "at least one model"),
     "other classes": (
         lambda: Liar(lambda X, _: np.full((len(X), 2), 0.5), ("no", "yes")),
         DataError,
-        "The answers aim at 1, which is no class of this model: it knows 'no', 'yes'.",
+        "The answers aim at 1, which is not a class of this model. Its classes are 'no', 'yes'.",
     ),
     "NaN": (
         lambda: Liar(lambda X, _: np.full((len(X), 2), np.nan)),
@@ -88,7 +88,7 @@ class TestWrongInput:
 
     def test_a_method_that_searches_by_gradients_needs_them(self, delivered, recourse):
         search = RobustSearch(recourse.hypotheses).fit(SPRING.X)
-        with pytest.raises(SettingError, match="RobustSearch searches by gradients"):
+        with pytest.raises(SettingError, match="RobustSearch as 'recourse' needs models with gradients"):
             audit(delivered, BlackBox(lambda rows: np.zeros(len(rows)), SPRING.X), recourse=search)
 
     @pytest.mark.parametrize(
@@ -101,18 +101,18 @@ class TestWrongInput:
     @pytest.mark.parametrize(
         ("damage", "says"),
         [
-            (lambda stored: "{", "answers.json: This is no JSON of counterfactuals"),
+            (lambda stored: "{", "answers.json: This is not a JSON of counterfactuals"),
             (lambda stored: stored | {"version": 99}, "answers.json: These answers have format version 99"),
             (
                 lambda stored: {"format": stored["format"]},
-                "answers.json: These answers have no format version, but None",
+                "answers.json: The format version of these answers must be a whole number. Got None",
             ),
             (
                 lambda stored: stored | {"version": "one"},
-                "answers.json: These answers have no format version, but 'one'",
+                "answers.json: The format version of these answers must be a whole number. Got 'one'",
             ),
             (lambda stored: {**stored, "statuses": stored["statuses"][:9]}, "it has 9 of 16 'statuses'"),
-            (lambda stored: {**stored, "statuses": ["fine"] * 16}, "'fine' is no status"),
+            (lambda stored: {**stored, "statuses": ["fine"] * 16}, "'fine' is not a status"),
             (
                 lambda stored: {**stored, "answers": {"columns": {}}},
                 "answers.json: These answers are incomplete or damaged",

@@ -152,5 +152,5 @@ class TestReplacements:
         for ask in (result.by_change, result.by_count, lambda: result.by("x0")):
             with pytest.raises(DataError, match="Images have no columns to group by"):
                 ask()
-        with pytest.raises(SettingError, match="a str needs predict_proba and classes_"):
+        with pytest.raises(SettingError, match=r"must have predict_proba and classes_\. Got a str"):
             audit(delivered, "new.onnx")

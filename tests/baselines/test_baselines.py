@@ -138,7 +138,9 @@ class TestContract:
         numbers = TOY.X[["income", "months"]]
         model = DecisionTreeClassifier(max_depth=3, random_state=0).fit(numbers, TOY.y)
         judges = retrains(model, numbers, TOY.y, n=4, resampling="bootstrap")
-        with pytest.raises(SettingError, match=rf"{kind.__name__} searches by gradients.*AVCG.*RobustNeighbour"):
+        with pytest.raises(
+            SettingError, match=rf"{kind.__name__} needs 'hypotheses' with gradients.*AVCG.*RobustNeighbour"
+        ):
             kind(judges).fit(numbers)
 
     @pytest.mark.parametrize(

@@ -127,7 +127,7 @@ class TestJson:
         "text", ["", "{}", "[]", "null", '{"format": "else"}', '{"format": "avcg.counterfactuals", "version": 1}']
     )
     def test_anything_else_is_refused(self, text):
-        with pytest.raises(DataError, match=r"no JSON of counterfactuals|incomplete"):
+        with pytest.raises(DataError, match=r"not a JSON of counterfactuals|incomplete"):
             Counterfactuals.from_json(text)
 
     def test_a_newer_version_is_refused(self, answers):

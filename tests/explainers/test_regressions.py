@@ -45,7 +45,7 @@ class TestWhatReviewersFound:
         numbers = TOY.X[["income", "months"]]
         model = DecisionTreeClassifier(max_depth=4, random_state=0).fit(numbers, TOY.y)
         judges = retrains(model, numbers, TOY.y, n=4, resampling="bootstrap")
-        with pytest.raises(SettingError, match="searches by gradients"):
+        with pytest.raises(SettingError, match="needs 'hypotheses' with gradients"):
             RobustSearch(judges).fit(numbers)
         assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "infeasible").all()
 

@@ -116,7 +116,7 @@ class TestStudents:
     def test_pictures_have_none(self):
         images = np.random.default_rng(0).random((40, 1, 4, 4)).astype(np.float32)
         blind = FiniteSet(Opaque([lambda x: torch.full((len(x), 2), 0.5)]), ImageSpace.fit(images), np.array([0, 1]))
-        with pytest.raises(SettingError, match="Only models of tables have students"):
+        with pytest.raises(SettingError, match="Students can only be trained for models of tables"):
             AVCG(blind, recipe=Recipe(steps=5)).fit(images)
 
     def test_half_of_the_steps_come_first(self):

@@ -94,7 +94,10 @@ def test_a_metric_by_epsilon_has_a_column_for_each():
         ({"name": "row"}, "must not be empty"),
         ({"name": "a@b"}, "contain '@'"),
         ({"name": "a", "direction": "up"}, "must be 'higher', 'lower' or 'none'. Got 'up'"),
-        ({"name": "a", "needs": ("surogates",)}, "needs 'surogates'. Did you mean 'surrogates'"),
+        (
+            {"name": "a", "needs": ("surogates",)},
+            "needs 'surogates', which is not an attribute of Context or EncodedAnswers. Did you mean 'surrogates'",
+        ),
     ],
     ids=["reserved", "at", "direction", "need"],
 )

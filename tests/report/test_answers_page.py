@@ -333,7 +333,7 @@ class TestMistakes:
             (lambda a, _: render(a, by="houses"), DataError, "Did you mean 'housing'"),
             (lambda a, _: render(a, LOANS), SettingError, "'explainer' of render must be a fitted method"),
             (lambda a, _: render(replace(a, statuses=a.statuses[:3])), DataError, "it has 3 of 120 'statuses'"),
-            (lambda a, _: render(replace(a, survival=1.0)), DataError, "a survival of 1.0 is no share"),
+            (lambda a, _: render(replace(a, survival=1.0)), DataError, "its survival must be in (0, 1). Got 1.0"),
             (
                 lambda a, e: render(replace(a, target=np.full(120, "x")), e),
                 DataError,

@@ -45,7 +45,9 @@ class TestRows:
         both = asked.answers.iloc[[0, 1, 3, 4, 6, 7]]
         pd.testing.assert_frame_equal(some.answers.reset_index(drop=True), both.reset_index(drop=True))
         assert (some.n, three.take(rows).n) == (2, 3)
-        with pytest.raises(SettingError, match=r"'n' of take must be at most 3, as many as there are. Got 4"):
+        with pytest.raises(
+            SettingError, match=r"'n' of take must be at most 3, the number of answers for each row. Got 4"
+        ):
             three.take(rows, 4)
         np.testing.assert_array_equal(some.statuses, asked.statuses[[0, 1, 3, 4, 6, 7]])
         np.testing.assert_array_equal(some.certificate.agreeing, asked.certificate.agreeing[[0, 1, 3, 4, 6, 7]])
