@@ -323,7 +323,7 @@ class TestMistakes:
             ("many-ids.csv", [], "Column 'id' has 400 different texts"),
             ("dates.parquet", [], "Column 'age' is of type timestamp"),
             ("good.csv", ["--target", "aproved"], "--target names 'aproved', which is not a column. Did you mean"),
-            ("good.csv", ["--positive", "yess"], "--positive 'yess' is none of the outcomes. There is: 'no', 'yes'"),
+            ("good.csv", ["--positive", "yess"], "'yess' is not one of the outcomes. Available: 'no', 'yes'"),
             ("good.csv", ["--drop", "idd"], "--drop names 'idd'"),
             ("good.csv", ["--freeze", "agee"], "--freeze names 'agee', which is not a column. Did you mean 'age'?"),
             ("good.csv", ["--only-up", "approved"], "--only-up names 'approved', which is not a column"),
