@@ -1,4 +1,4 @@
-"""Published files: found on this machine or downloaded from where they are published, and always checked."""
+"""Published files, found on this machine or downloaded, and checked by their SHA-256."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from avcg.errors import DataFileError, MissingExtraError
 
 @dataclass(frozen=True)
 class Source:
-    """One published file.
+    """A published file.
 
     Attributes:
-        path: Its path below the data directory.
-        sha256: SHA-256 of its content, in hexadecimal; of the decompressed content where the path ends in ``.bin``.
-        url: The address that it is downloaded from.
-        md5: MD5 of the archive at that address, in hexadecimal; None where the address is the file itself.
+        path: Path below the data directory.
+        sha256: SHA-256 of the content in hexadecimal; if the path ends in ``.bin``, of the decompressed content.
+        url: Address to download from.
+        md5: MD5 of the archive at that address in hexadecimal; None: the address is that of the file itself.
     """
 
     path: str
@@ -44,22 +44,22 @@ def find(source: Source, directory: str | Path | None) -> Path | None:
     """The path of a file on this machine, or None if it is not there.
 
     Args:
-        source: The file to look for.
+        source: File to look for.
         directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
     """
-    # A batch of CIFAR-10 may be stored recompressed; its content is checked all the same.
+    # A batch of CIFAR-10 may be stored compressed; its decompressed content is checked.
     suffixes = (".xz", "") if source.path.endswith(".bin") else ("",)
     candidates = (folder / f"{source.path}{suffix}" for folder in _directories(directory) for suffix in suffixes)
     return next((path for path in candidates if path.is_file()), None)
 
 
 def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
-    """The checked content of a file.
+    """Read a file, or download it first, and check its content.
 
     Args:
-        source: The file to read.
+        source: File to read.
         directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
-        download: Whether to download it if it is not on this machine.
+        download: Whether a missing file may be downloaded.
 
     Raises:
         DataFileError: If it is missing and cannot be downloaded, or is not the published one.
@@ -79,13 +79,13 @@ def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
         content = lzma.decompress(content) if path.suffix == ".xz" else content
     except (EOFError, lzma.LZMAError) as error:
         raise DataFileError(
-            f"The file {path} is damaged or truncated ({error}). Delete it and fetch it again."
+            f"The file {path} is damaged or truncated ({error}). Delete it and download it again."
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != source.sha256:
         raise DataFileError(
             f"The file {path} is not the published one: its SHA-256 is {digest[:16]}…, expected {source.sha256[:16]}…."
-            " It may be truncated or changed. Delete it and fetch it again."
+            " It may be truncated or changed. Delete it and download it again."
         )
     return content
 
@@ -112,10 +112,10 @@ def _download(source: Source) -> None:
             )
         if archived:
             _unpack(Path(fetched), target)
-    except Exception as error:  # whatever the network library raises, the remedy is the same
+    except Exception as error:  # errors of the network library are of many kinds, with the same remedy
         raise DataFileError(
-            f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
-            f" ({type(error).__name__}). Check the network, or fetch it by hand into a directory, keep its name, and"
+            f"The file {source.path} is not on this machine and could not be downloaded from {source.url}"
+            f" ({type(error).__name__}). Check the network, or download it by hand to a directory, keep its name, and"
             " set AVCG_DATA to that directory."
         ) from None
     finally:
@@ -142,15 +142,13 @@ class _Bar:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Extract all files with the target's suffix beside it, so that one download serves all of them."""
+    """Extract all files with the suffix of the target to its folder, so that an archive is downloaded once."""
     import tarfile
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as opened:
-        for member in opened.getmembers():
-            content = (
-                opened.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
-            )
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            content = tar.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
             if content is not None:
                 file = target.parent / Path(member.name).name
                 partial = file.with_name(f"{file.name}.{os.getpid()}.part")

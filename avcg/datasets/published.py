@@ -1,8 +1,8 @@
-"""The published datasets by name: each is one file of this folder that has a `Specification`.
+"""The published datasets by name. Each is a file of this folder that defines a `Specification`.
 
-Original files are looked for in the directory given, in ``$AVCG_DATA`` and in the user's cache, and are then downloaded
-from where their authors publish them (extra ``data``). Wherever a file comes from, it is used only if its SHA-256 is
-that of the published one.
+Original files are looked for in the given directory or else ``$AVCG_DATA``, and in the user's cache. Files in neither
+are downloaded from their original source (extra ``data``). A file is used only if its SHA-256 is that of the published
+one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from avcg.errors import DataError, did_you_mean
 
 
 def names() -> tuple[str, ...]:
-    """All datasets: those that need no file first, then tables, then images.
+    """Names of all datasets: first those that need no file, then tables, then images.
 
     >>> names()
     ('breast_cancer', 'adult', 'heart', 'spambase', 'cifar10', 'mnist')
@@ -26,7 +26,13 @@ def names() -> tuple[str, ...]:
 
 
 def about(name: str) -> Mapping[str, str | int]:
-    """Title, number of rows, kind (table or images), licence and citation, without loading anything.
+    """Title, number of rows, kind (table or images), licence and citation of a dataset, without reading its rows.
+
+    Args:
+        name: One of `names`.
+
+    Raises:
+        DataError: If there is no such dataset.
 
     >>> about("heart")["rows"], about("heart")["kind"]
     (297, 'table')
@@ -42,16 +48,16 @@ def about(name: str) -> Mapping[str, str | int]:
 
 
 def load(name: str, directory: str | Path | None = None, *, download: bool = True) -> Dataset:
-    """A dataset by name.
+    """Load a dataset by name.
 
     Args:
         name: One of `names`.
         directory: Directory to look for its files in first; None: ``$AVCG_DATA``, if set.
-        download: Whether missing files may be fetched from their original source.
+        download: Whether missing files may be downloaded from their original source; True by default.
 
     Raises:
         DataError: If there is no such dataset.
-        DataFileError: If a file is missing and cannot be fetched, or is not the published one.
+        DataFileError: If a file is missing and cannot be downloaded, or is not the published one.
 
     >>> data = load("breast_cancer")
     >>> data.X.shape, data.classes
@@ -61,7 +67,7 @@ def load(name: str, directory: str | Path | None = None, *, download: bool = Tru
 
 
 def available(name: str, directory: str | Path | None = None) -> bool:
-    """Whether all files of a dataset are on this machine; they are neither fetched nor checked.
+    """Whether all files of a dataset are on this machine. Nothing is downloaded, and checksums are not compared.
 
     Args:
         name: One of `names`.
@@ -71,7 +77,7 @@ def available(name: str, directory: str | Path | None = None) -> bool:
 
 
 def specification(name: str) -> Specification:
-    """Where a dataset comes from and how it is read.
+    """The specification of a dataset by name.
 
     Args:
         name: One of `names`.
