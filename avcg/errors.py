@@ -37,7 +37,7 @@ class ArtifactError(AvcgError, OSError):
 
 
 class InternalError(AvcgError, AssertionError):
-    """A defect of avcg that was caught before it reached anybody, such as an answer that breaks a constraint."""
+    """A defect of avcg that was caught before it reached a user, such as an answer that breaks a constraint."""
 
 
 class MissingExtraError(AvcgError, ImportError):

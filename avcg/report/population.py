@@ -214,12 +214,12 @@ def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float
     return sorted(result, key=lambda column: -column.changed.count)
 
 
-def _moves(pairs: Sequence[tuple[Any, Any]], everything: Sequence[Any]) -> NumberMoves | None:
+def _moves(pairs: Sequence[tuple[Any, Any]], cells: Sequence[Any]) -> NumberMoves | None:
     moves = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
     if not len(moves):
         return None
     change = moves[:, 1] - moves[:, 0]
-    present = [float(value) for value in everything if value is not None]
+    present = [float(value) for value in cells if value is not None]
     return NumberMoves(
         up=int((change > 0).sum()),
         down=int((change < 0).sum()),
@@ -257,15 +257,15 @@ def by_group(first: Counterfactuals, by: str | None, confidence: float) -> list[
     return [_group(label, first, labels == label, confidence) for label in order]
 
 
-def _group(label: Any, first: Counterfactuals, mine: Flags, confidence: float) -> Group:
-    counts = Counter(first.statuses[mine].tolist())
-    served, sure = mine & delivered(first), first.certificate
+def _group(label: Any, first: Counterfactuals, members: Flags, confidence: float) -> Group:
+    counts = Counter(first.statuses[members].tolist())
+    served, sure = members & delivered(first), first.certificate
     n = int(served.sum())
     return Group(
         label=label,
-        rows=int(mine.sum()),
+        rows=int(members.sum()),
         statuses={status: counts[status] for status in MEANING},
-        coverage=Share.of(n, int(mine.sum()) - counts["already_target"], confidence),
+        coverage=Share.of(n, int(members.sum()) - counts["already_target"], confidence),
         kept=None if sure is None else Share.of(counts["ok"], n, confidence),
         agreement=float("nan") if sure is None or not n else float(sure.share[served].mean()),
         distance=quartiles(first.distance[served]) if n else None,
