@@ -255,7 +255,7 @@ class TestOtherModels:
         options = [*paths, "--steps", 20, "--out", folder / "several", "--json"]
         found = run("fit", folder / "data.csv", *FIT, *options)
         assert found.code == 0, found.err
-        assert "like the 3 that were given" in json.loads(found.out)["assumption"]
+        assert "like the 3 models that were given" in json.loads(found.out)["assumption"]
         explainer, table = avcg.load(folder / "several"), config(folder / "data.csv")
         box = avcg.BlackBox(onnx_models[0][0], table.X, classes=["no", "yes"])
         assert (explainer.decide(table.held_out) == box.predict(table.held_out)).all()
