@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from avcg.space.images import ImageSpace as ImageSpace
     from avcg.space.tabular import TabularSpace as TabularSpace
 
-_HOME = {
+_MODULES = {
     "AVCG": "avcg.explainers.avcg",
     "BlackBox": "avcg.models.black_box",
     "Categorical": "avcg.schema.features",
@@ -102,14 +102,14 @@ _HOME = {
     "testing": "avcg.testing",
     "toys": "avcg.datasets.toys",
 }
-__all__ = sorted(_HOME)
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _MODULES:
         raise AttributeError(f"module 'avcg' has no attribute {name!r}")
-    module = import_module(_HOME[name])
-    return getattr(module, name, module)  # a module may have the name of what it is there for
+    module = import_module(_MODULES[name])
+    return getattr(module, name, module)  # either a name in the module or, as for `datasets`, the module itself
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""``python -m avcg``."""
+"""Run the command line with ``python -m avcg``."""
 
 from avcg.cli.main import main
 

@@ -1,4 +1,4 @@
-"""What people see on a terminal: tables, and progress, which machines do not see."""
+"""Tables and progress bars on a terminal; a pipe or file gets plain tables and no progress bars."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich.console import Console
 
-_WIDE = 250
+_PIPE_WIDTH = 250  # characters
 
 
 class Advance(Protocol):
-    """Called as work gets done."""
+    """Callback that reports progress."""
 
     def __call__(self, done: float, note: str = "") -> None:
-        """Say how much is done by now, and what happens.
+        """Update the progress bar.
 
         Args:
-            done: In the units of ``total``.
-            note: A few words shown beside the bar.
+            done: Amount of work done so far, in the units of ``total``.
+            note: Short text shown beside the bar.
         """
 
 
 @contextmanager
 def progress(label: str, total: float) -> Iterator[Advance]:
-    """A bar on standard error while the block runs, if that is a terminal.
+    """Show a progress bar on standard error while the block runs, if standard error is a terminal.
 
     Args:
-        label: What is being done.
-        total: How much there is to do.
+        label: Short description of the work, shown before the bar.
+        total: Total amount of work, in any unit.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -47,9 +47,9 @@ def progress(label: str, total: float) -> Iterator[Advance]:
 
 
 def console() -> Console:
-    """Where tables are printed: as wide as the terminal, or as they need."""
+    """The console for printing tables: as wide as the terminal, or wide enough for any table if output is piped."""
     from rich.console import Console
 
     terminal = Console(highlight=False)
-    # A pipe has no width: let tables be as wide as they need rather than fold them at eighty columns.
-    return terminal if terminal.is_terminal else Console(highlight=False, width=_WIDE)
+    # A pipe has no width; rich would fold tables at eighty columns.
+    return terminal if terminal.is_terminal else Console(highlight=False, width=_PIPE_WIDTH)

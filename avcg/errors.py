@@ -1,26 +1,27 @@
-"""What can go wrong, as few exceptions as callers can act on differently.
+"""Exceptions of avcg, one for each kind of problem that a caller may handle differently, and checks that raise them.
 
-Each is also the builtin that says the same thing, so ``except ValueError`` works for people who do not know avcg.
+Each is also the closest builtin exception, so that ``except ValueError`` works without knowing avcg.
 """
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 from numbers import Integral
 
-# Names of which one may have been meant: comparing tens of thousands, which anybody can send, takes seconds.
-_COMPARED = 300
+# Largest number of names searched for a similar one: comparing the tens of thousands that a request may hold takes
+# seconds.
+_MAX_COMPARED = 300
 
 
 class AvcgError(Exception):
-    """Root of everything avcg raises on purpose."""
+    """Base class of all exceptions that avcg raises on purpose."""
 
 
 class SchemaError(AvcgError, ValueError):
-    """A schema, a constraint or a request that cannot be meant: an unknown column, crossed bounds, an empty choice."""
+    """An invalid schema, constraint or request, e.g. an unknown column, crossed bounds or no categories."""
 
 
 class SettingError(AvcgError, ValueError):
-    """A parameter outside what it can mean. The message names it, the rule and the value."""
+    """An invalid parameter. The message names the parameter, the rule and the value."""
 
 
 class DataError(AvcgError, ValueError):
@@ -28,15 +29,15 @@ class DataError(AvcgError, ValueError):
 
 
 class DataFileError(AvcgError, OSError):
-    """A dataset file that is missing, truncated or not the published one."""
+    """A dataset file that is missing, truncated or different from the published one."""
 
 
 class ArtifactError(AvcgError, OSError):
-    """A stored explainer that is missing, changed, newer than this avcg, or made for another model."""
+    """A stored explainer that is missing, changed, of another format version, or made for another model."""
 
 
 class InternalError(AvcgError, AssertionError):
-    """A defect of avcg that was caught before it reached anybody, such as an answer that breaks a constraint."""
+    """A defect of avcg that was caught before it reached a user, such as an answer that breaks a constraint."""
 
 
 class MissingExtraError(AvcgError, ImportError):
@@ -47,26 +48,30 @@ class MissingExtraError(AvcgError, ImportError):
 
 
 def did_you_mean(name: object, known: Iterable[object]) -> str:
-    """A sentence that lists what exists, led by the likeliest intention.
+    """A sentence that lists the valid names, preceded by the most similar one as a suggestion.
 
     Args:
-        name: What the caller wrote.
-        known: What there is.
+        name: Name that the caller wrote.
+        known: Valid names.
 
     Returns:
         Text to append to an error message.
 
     >>> did_you_mean("hours", ["age", "hours-per-week"])
-    "Did you mean 'hours-per-week'? There is: 'age', 'hours-per-week'."
+    "Did you mean 'hours-per-week'? Available: 'age', 'hours-per-week'."
     """
     names = [str(item) for item in known]
-    close = get_close_matches(str(name), names[:_COMPARED], n=1, cutoff=0.4)
-    start = f"Did you mean {close[0]!r}? " if close else ""
-    return f"{start}There is: {enumerate_some(names, 12)}."
+    close = get_close_matches(str(name), names[:_MAX_COMPARED], n=1, cutoff=0.4)
+    suggestion = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{suggestion}Available: {enumerate_some(names, 12)}."
 
 
 def enumerate_some(values: Iterable[object], limit: int = 4) -> str:
-    """The first few values as people write them, and how many more there are.
+    """The first few values as text, and the number of those left out.
+
+    Args:
+        values: Values to list.
+        limit: Largest number of values listed; 4 by default.
 
     >>> enumerate_some(["a", "b", "c"], 2)
     "'a', 'b' and 1 more"
@@ -77,10 +82,15 @@ def enumerate_some(values: Iterable[object], limit: int = 4) -> str:
 
 
 def check_int(value: object, what: str, least: int) -> int:
-    """The value as a Python integer, if it is a whole number of some kind and large enough.
+    """The value as a Python integer, after a check that it is a whole number and large enough.
+
+    Args:
+        value: Value to check.
+        what: Name of the value, for the error message.
+        least: Smallest valid value.
 
     Raises:
-        SettingError: With what it is, the rule and the value.
+        SettingError: If the value is not an integer of Python or numpy, is a boolean, or is below ``least``.
     """
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise SettingError(f"The {what} must be a whole number >= {least}. Got {value!r} instead.")
@@ -88,16 +98,16 @@ def check_int(value: object, what: str, least: int) -> int:
 
 
 def check_setting(settings: object, name: str, holds: bool, expected: str) -> None:
-    """Refuse a field of a settings object that breaks a rule.
+    """Raise an error if a field of a settings object breaks its rule.
 
     Args:
-        settings: The object, such as a `Recipe`.
-        name: The field.
-        holds: Whether the rule holds.
-        expected: The rule, to read after "must be".
+        settings: Settings object, such as a `Recipe`.
+        name: Name of the field.
+        holds: Whether the field satisfies its rule.
+        expected: Rule in words that follow "must be".
 
     Raises:
-        SettingError: With the field, the rule and the value.
+        SettingError: If the rule does not hold. The message names the field, the rule and the value.
     """
     if not holds:
         value = getattr(settings, name)

@@ -1,4 +1,4 @@
-"""Files that people ask for: whether they can go where they should, before the work; whole or not at all, after it."""
+"""Output files: paths are checked before slow work starts, and a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from pathlib import Path
 from avcg.errors import DataError, SettingError, enumerate_some
 
 
-def check_output(out: str | os.PathLike[str], kinds: Sequence[str]) -> Path:
-    """Where to write, before anything slow is done.
+def check_output(out: str | os.PathLike[str], suffixes: Sequence[str]) -> Path:
+    """Check the path of an output file before slow work is done for it.
 
     Args:
-        out: As given with ``--out``.
-        kinds: What its name may end in.
+        out: Path that was given with ``--out``.
+        suffixes: Suffixes that its name may have.
 
     Raises:
-        SettingError: If it ends in something else, or its folder does not exist.
+        SettingError: If the path has another suffix, or its folder does not exist.
 
     >>> check_output("page.html", (".html", ".json")).name
     'page.html'
     """
     target = Path(out)
-    if target.suffix not in kinds:
-        raise SettingError(f"--out must end in {enumerate_some(kinds)}. Got {str(out)!r} instead.")
+    if target.suffix not in suffixes:
+        raise SettingError(f"--out must end in {enumerate_some(suffixes)}. Got {str(out)!r} instead.")
     if not target.parent.is_dir():
-        raise SettingError(f"There is no folder {str(target.parent)!r} to write to. Make it first.")
+        raise SettingError(f"There is no folder {str(target.parent)!r} to write to. Create it first.")
     return target
 
 
 def write_whole(target: Path, content: str | bytes) -> None:
-    """The whole file, or none of it: what was there stays until the new one is complete.
+    """Write a file completely or not at all; an existing file stays until the new one is complete.
+
+    Args:
+        target: Path of the file.
+        content: Content of the file; texts are written as UTF-8.
 
     Raises:
-        DataError: If it cannot be written, with the reason.
+        DataError: If the file cannot be written. The message gives the reason.
     """
     try:
         replace_file(target, content.encode() if isinstance(content, str) else content)
@@ -46,33 +50,41 @@ def write_whole(target: Path, content: str | bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a whole file in the place of another at once, even if the machine stops.
+    """Write a file atomically: even if the machine stops, there is either the old file or the new one.
+
+    Args:
+        path: Path of the file.
+        data: Content of the file.
 
     Raises:
-        OSError: If it cannot be written; then nothing has changed.
+        OSError: If the file cannot be written; an existing file is then unchanged.
     """
-    with beside(path) as half:
-        half.write_bytes(data)
+    with beside(path) as temporary:
+        temporary.write_bytes(data)
 
 
 @contextmanager
 def beside(path: Path) -> Iterator[Path]:
-    """A hidden file to write to; it takes the place of another if all goes well, else it goes.
+    """A hidden temporary file beside a path, which replaces the path if the block succeeds and is removed otherwise.
 
-    It is as readable as the other, or as files are made here: what is in it may be personal.
+    Its content may be personal data, so it has the permissions of the file it replaces, or the default ones of new
+    files.
+
+    Args:
+        path: Path of the file to write or replace.
 
     Raises:
-        OSError: If it cannot be written; then nothing has changed.
+        OSError: If the file cannot be written; an existing file is then unchanged.
     """
-    half = path.parent / f".avcg-{secrets.token_hex(8)}.part"
+    temporary = path.parent / f".avcg-{secrets.token_hex(8)}.part"
     try:
-        half.touch(exist_ok=False)
-        mode = stat.S_IMODE((path if path.exists() else half).stat().st_mode)
-        half.chmod(mode | stat.S_IWUSR)  # before anything is in it
-        yield half
-        with half.open("rb+") as file:
+        temporary.touch(exist_ok=False)
+        mode = stat.S_IMODE((path if path.exists() else temporary).stat().st_mode)
+        temporary.chmod(mode | stat.S_IWUSR)  # before anything is written to it
+        yield temporary
+        with temporary.open("rb+") as file:
             os.fsync(file.fileno())
-        half.chmod(mode)
-        half.replace(path)
+        temporary.chmod(mode)
+        temporary.replace(path)
     finally:
-        half.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

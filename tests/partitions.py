@@ -86,7 +86,7 @@ MISTAKES = [
         BatchOptions(target="maybe"),
         strangers,
         SettingError,
-        "The 'target' of a query 'maybe' is none of the outcomes",
+        "The 'target' of a query 'maybe' is not one of the outcomes",
     ),
     (
         "art",

@@ -110,8 +110,8 @@ def parse_label(option: str, text: str, labels: Sequence[Any], what: str = "the 
             same = str(label).strip() == word
         if same:
             return label
-    close = did_you_mean(text, labels) if len(labels) > 2 else f"There is: {enumerate_some(labels)}."
-    raise SettingError(f"{option} {text!r} is none of {what}. {close}")
+    close = did_you_mean(text, labels) if len(labels) > 2 else f"Available: {enumerate_some(labels)}."
+    raise SettingError(f"{option} {text!r} is not one of {what}. {close}")
 
 
 def _number(text: str) -> float | None:

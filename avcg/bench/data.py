@@ -1,4 +1,4 @@
-"""Datasets of a protocol: published ones by name, one's own as a table with a schema file."""
+"""Datasets of a protocol: published datasets by name, and tables of the user's own with a schema file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SUFFIXES = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class DataSource:
-    """Where the rows of a dataset come from.
+    """The source of a dataset's rows.
 
     Attributes:
         name: Name in results.
@@ -52,8 +52,11 @@ class DataSource:
         dataset, which results call ``sba 2004`` and ``sba 2003 2004``.
 
         Args:
-            value: What the protocol has.
-            what: Where it stands, for messages.
+            value: A name, or a table such as ``{path = "mine.csv", schema = "mine.json", target = "y"}``.
+            what: Place in the protocol, for error messages.
+
+        Raises:
+            SettingError: If the value is neither, or a key is unknown or missing.
         """
         if isinstance(value, str):
             return cls(value, published=value)
@@ -66,7 +69,7 @@ class DataSource:
                 raise SettingError(f"{what}: a dataset has an unknown key {key!r}. {did_you_mean(key, _KEYS)}")
         for key in _KEYS[:3]:
             if not isinstance(value.get(key), str):
-                raise SettingError(f"{what}: a dataset must have a text under {key!r}. Got {value.get(key)!r}.")
+                raise SettingError(f"{what}: a dataset must have a string under {key!r}. Got {value.get(key)!r}.")
         return cls(value.get("name", Path(value["path"]).stem), value["path"], value["schema"], value["target"])
 
     @classmethod
@@ -94,7 +97,7 @@ class DataSource:
         """Read the rows.
 
         Args:
-            folder: What paths are relative to: the folder of the protocol.
+            folder: Folder of the protocol, which paths are relative to.
 
         Raises:
             DataError: If a file is missing, or rows, schema and target do not belong together.
@@ -114,10 +117,10 @@ class DataSource:
         if others := [name for name in columns if name not in expected and name != self.target]:
             raise DataError(
                 f"{file.name} has columns that {self.schema} does not describe: {enumerate_some(others)}. Describe"
-                " them, or take them out."
+                " or remove them."
             )
         if bool(frame[self.target].isna().any()):
-            raise DataError(f"The target {self.target!r} of {file.name} has gaps. Take these rows out.")
+            raise DataError(f"The target {self.target!r} of {file.name} has missing values. Remove these rows.")
         labels = [to_python(label) for label in frame[self.target].tolist()]
         classes = sorted(set(labels), key=lambda label: (isinstance(label, str), label))
         if len(classes) < 2:
@@ -131,7 +134,7 @@ class DataSource:
         A published dataset has checksums of its own.
 
         Args:
-            folder: What paths are relative to: the folder of the protocol.
+            folder: Folder of the protocol, which paths are relative to.
         """
         if self.path is None or self.schema is None:
             return [str(cohort) for cohort in self.cohorts] or None
@@ -139,10 +142,10 @@ class DataSource:
         return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
     def check(self, folder: Path) -> None:
-        """Refuse a name that there is not, a file that is missing, and a schema that cannot be read.
+        """Check that the dataset exists, its files are present and its schema can be read.
 
         Args:
-            folder: What paths are relative to: the folder of the protocol.
+            folder: Folder of the protocol, which paths are relative to.
         """
         self.kind()
         if self.path is not None:
@@ -171,7 +174,7 @@ def _read_table(file: Path, schema: Schema) -> pd.DataFrame:
             return pd.read_parquet(file)
         except ImportError:
             raise MissingExtraError("pyarrow", "batch", "A Parquet file") from None
-    # Categories that are texts stay texts, whatever they look like; only an empty cell is a gap.
+    # Text categories are read as text even if they look like numbers, and only an empty cell is missing.
     texts: dict[str, Any] = {
         feature.name: str
         for feature in schema.features

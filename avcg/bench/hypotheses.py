@@ -1,4 +1,4 @@
-"""Hypotheses of a protocol: a class or function by its path, called with what it asks for by name."""
+"""Hypotheses of a protocol: a class or function named by its path, called with the arguments it has parameters for."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _OFFERED = (
     "model", "network", "estimator", "X", "y", "X_validation", "y_validation", "schema", "n", "epsilon", "device",
     "rng", "random_state",
 )  # fmt: skip
-_REPLACEABLE = ("n", "epsilon")  # which a protocol may set for a single method
+_REPLACEABLE = ("n", "epsilon")  # arguments that a protocol may set for a single method
 
 
 @dataclass(frozen=True)
 class HypothesesSource:
-    """Where the hypotheses of a method come from.
+    """The source of a method's hypotheses.
 
-    The class or function is called with those of the following that are among its parameters: ``model`` (what is
-    explained), ``network`` (the same, where it is a network), ``estimator`` (what is trained again), ``X`` and ``y``
+    The class or function is called with those of the following arguments that it has parameters for: ``model`` (the
+    explained model), ``network`` (the same, if it is a network), ``estimator`` (the model to retrain), ``X`` and ``y``
     (training rows), ``X_validation`` and ``y_validation``, ``schema`` (of an estimator's rows), ``n`` (the protocol's
-    ``retrains``), ``epsilon``, ``device``, ``rng`` (a seeded generator) and ``random_state``. One that asks for
-    ``epsilon`` is made anew for every ε of the protocol.
+    ``retrains``), ``epsilon``, ``device``, ``rng`` (a seeded torch generator) and ``random_state``. If it takes
+    ``epsilon``, it is called once for every ε of the protocol.
 
     Attributes:
         kind: Path of the class or function, such as ``"avcg.hypotheses.dropout:MCDropout"``.
-        settings: Its other arguments.
+        settings: Its other arguments by name.
     """
 
     kind: str
@@ -48,41 +48,44 @@ class HypothesesSource:
 
     @classmethod
     def read(cls, value: object, what: str) -> HypothesesSource:
-        """From TOML: a path, or a table with a path under ``kind`` and settings.
+        """Read a source from TOML.
 
         Args:
-            value: What the protocol has.
-            what: Where it stands, for messages.
+            value: A path, or a table with a path under ``kind`` and settings.
+            what: Place in the protocol, for error messages.
+
+        Raises:
+            SettingError: If the value is neither.
         """
         if isinstance(value, Mapping):
             if "kind" not in value:
                 raise SettingError(f"{what} lacks the key 'kind'.")
-            return cls(value["kind"], {name: each for name, each in value.items() if name != "kind"})
+            return cls(value["kind"], {name: setting for name, setting in value.items() if name != "kind"})
         if not isinstance(value, str):
             raise SettingError(f"{what} must be a path such as 'package.module:Name', or a table. Got {value!r}.")
         return cls(value)
 
     def by_epsilon(self, folder: Path | None = None) -> bool:
-        """Whether they are made anew for every ε."""
+        """Whether there are other hypotheses for every ε."""
         return "epsilon" in parameters(imported(self.kind, "hypotheses", folder)) and "epsilon" not in self.settings
 
     def check(self, what: str, *, black_box: bool, epsilons: bool, folder: Path | None = None) -> None:
-        """Refuse what could not be made.
+        """Check that the class or function exists and can be called with the protocol's arguments.
 
         Args:
-            what: Which hypotheses these are, for messages.
-            black_box: Whether the model that is explained can only be asked.
+            what: Name of the hypotheses, for error messages.
+            black_box: Whether the explained model is a black box.
             epsilons: Whether the protocol has any ε.
-            folder: A folder whose modules are found too.
+            folder: Folder whose modules can be imported too; None: there is none.
 
         Raises:
-            SettingError: With the argument that is missing or not taken.
+            SettingError: If an argument is missing or unknown. The message names it.
         """
         function = imported(self.kind, what, folder)
         if not callable(function):
             raise SettingError(f"{what} must name a class or a function. Got {self.kind!r}.")
         offered = dict.fromkeys(_OFFERED, "")
-        offered["network"] = "the protocol's model can only be asked." if black_box else ""
+        offered["network"] = "the protocol's model is a black box." if black_box else ""
         offered["epsilon"] = "" if epsilons else "give the protocol 'epsilons'."
         free = {
             name: reason for name, reason in offered.items() if name not in _REPLACEABLE or name not in self.settings
@@ -90,22 +93,22 @@ class HypothesesSource:
         check_arguments(function, free, self.settings, what)
 
     def make(self, offered: Mapping[str, Any], what: str, folder: Path | None = None) -> HypothesisDistribution:
-        """Call the class or function.
+        """Make the hypotheses by calling the class or function.
 
         Args:
-            offered: Arguments by name, of which it takes those it has parameters for.
-            what: Which hypotheses these are, for messages.
-            folder: A folder whose modules are found too.
+            offered: Arguments by name, of which those it has parameters for are passed.
+            what: Name of the hypotheses, for error messages.
+            folder: Folder whose modules can be imported too; None: there is none.
 
         Raises:
-            SettingError: If what comes back is not a distribution over models.
+            SettingError: If the result is not a distribution over models.
         """
         function = imported(self.kind, what, folder)
-        taken = {name: value for name, value in offered.items() if name in parameters(function)}
-        made = function(**{**taken, **self.settings})
-        if not isinstance(made, HypothesisDistribution):
-            raise SettingError(f"{what} must make a distribution over models. Got a {type(made).__name__}.")
-        return made
+        arguments = {name: value for name, value in offered.items() if name in parameters(function)}
+        distribution = function(**{**arguments, **self.settings})
+        if not isinstance(distribution, HypothesisDistribution):
+            raise SettingError(f"{what} must make a distribution over models. Got a {type(distribution).__name__}.")
+        return distribution
 
 
 def retrained(
@@ -117,16 +120,16 @@ def retrained(
     random_state: int,
     resampling: How = "bootstrap",
 ) -> FiniteSet:
-    """What is trained again from the same rows.
+    """Models retrained on the same rows.
 
     Args:
         estimator: A fitted `Classifier` or estimator.
         X: Training rows.
-        y: Their labels.
-        n: How many models.
-        schema: What the columns are, for estimators; None: the classifier knows.
-        random_state: Seed.
-        resampling: What differs between the models, as in `avcg.retrains`.
+        y: Labels of the training rows.
+        n: Number of models to train.
+        schema: Schema of the rows, for estimators; None: that of the classifier.
+        random_state: Seed of resampling and training.
+        resampling: How the models differ, as in `avcg.retrains`.
     """
     return retrains(estimator, X, y, n=n, resampling=resampling, schema=schema, random_state=random_state)
 
@@ -140,33 +143,35 @@ def rashomon(
     rng: torch.Generator,
     masks: int = 50,
 ) -> RashomonSet:
-    """The Rashomon set of a network's dropout masks.
+    """The Rashomon set among a network's dropout masks.
 
     Args:
-        network: The classifier.
+        network: The fitted classifier.
         X_validation: Rows on which losses are computed.
-        y_validation: Their labels.
-        epsilon: Excess loss allowed.
-        device: Where losses are computed.
-        rng: Random numbers for the masks.
-        masks: How many are drawn.
+        y_validation: Labels of these rows.
+        epsilon: Largest excess loss over that of the network.
+        device: Device on which losses are computed.
+        rng: Random number generator of the masks.
+        masks: Number of masks drawn; 50 by default.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "rashomon_set", UserWarning)  # how many are kept is a column, K
+        warnings.filterwarnings(
+            "ignore", "rashomon_set", UserWarning
+        )  # the number of masks kept is reported in the column K
         return rashomon_set(MCDropout(network), X_validation, y_validation, epsilon, n=masks, device=device, rng=rng)
 
 
 def dropout_and_retrained(
     network: Classifier, X: Any, y: Any, n: int, random_state: int, resampling: How = "bootstrap"
 ) -> Mixture:
-    """Dropout masks and retrained networks, half each.
+    """A mixture of dropout masks and retrained networks in equal shares.
 
     Args:
-        network: The classifier.
+        network: The fitted classifier.
         X: Training rows.
-        y: Their labels.
-        n: How many networks are trained again.
-        random_state: Seed.
-        resampling: What differs between them, as in `avcg.retrains`.
+        y: Labels of the training rows.
+        n: Number of networks to retrain.
+        random_state: Seed of resampling and training.
+        resampling: How the retrained networks differ, as in `avcg.retrains`.
     """
     return Mixture([MCDropout(network), retrained(network, X, y, n, None, random_state, resampling)])

@@ -1,4 +1,4 @@
-"""Methods of a protocol: an explainer class by its path, its constructor's settings by their names."""
+"""Methods of a protocol: explainer classes named by their paths, with arguments of their constructors."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from avcg.hypotheses.base import HypothesisDistribution
 
 # Arguments of every explainer that the benchmark fills in or leaves out.
 _OFFERED = dict.fromkeys(("hypotheses", "schema", "model", "device", "random_state"), "")
-_FROM = "from"  # in the table of a setting: the path of a function that makes the record to start from
+_FROM = "from"  # key in the table of a setting: path of a function that makes the record to change
 
 
 def explainer_class(path: str, what: str, folder: Path | None = None) -> type[Explainer]:
-    """The class that a path names.
+    """Import the explainer class that a path names.
 
     Args:
-        path: Such as ``"avcg.explainers.avcg:AVCG"``.
-        what: Where the path stands, for messages.
-        folder: A folder whose modules are found too.
+        path: Path of the class, such as ``"avcg.explainers.avcg:AVCG"``.
+        what: Place of the path in the protocol, for error messages.
+        folder: Folder whose modules can be imported too; None: there is none.
 
     Raises:
         SettingError: If the path does not name a subclass of `Explainer`.
@@ -44,22 +44,22 @@ def make_explainer(
     random_state: int = 0,
     folder: Path | None = None,
 ) -> Explainer:
-    """An explainer that is not fitted yet.
+    """Make an explainer that is not fitted yet.
 
-    The settings are those of the class's constructor. A table changes single fields of a record, such as a recipe: of
-    what `Explainer.default_settings` has under that name, or of what the table's ``from`` makes.
+    Settings are arguments of the constructor. A setting that is a table changes single fields of a record, such as a
+    recipe: the record under that name in `Explainer.default_settings`, or the one that the table's ``from`` makes.
 
     Args:
-        kind: The class.
-        settings: Arguments of its constructor, as TOML has them.
-        hypotheses: What the method is given.
-        what: Which method this is, for messages.
-        device: Where networks are trained and asked.
-        random_state: Seed.
-        folder: A folder whose modules are found too.
+        kind: Class of the explainer.
+        settings: Arguments of its constructor, as values of TOML.
+        hypotheses: Distribution over plausible models.
+        what: Name of the method, for error messages.
+        device: Device of the networks; ``"cpu"`` by default.
+        random_state: Seed of the explainer; 0 by default.
+        folder: Folder whose modules can be imported too; None: there is none.
 
     Raises:
-        SettingError: If the class has no such setting, or refuses a value.
+        SettingError: If the class has no such setting, or a value is invalid.
     """
     check_arguments(kind, _OFFERED, settings, what)
     values = {name: _value(kind, name, value, what, folder) for name, value in settings.items()}
@@ -67,7 +67,7 @@ def make_explainer(
 
 
 def _value(kind: type[Explainer], name: str, value: Any, what: str, folder: Path | None) -> Any:
-    """The value of a setting."""
+    """The value of a setting as the constructor takes it."""
     if isinstance(value, list):
         return tuple(value)
     if not isinstance(value, Mapping):
@@ -79,5 +79,5 @@ def _value(kind: type[Explainer], name: str, value: Any, what: str, folder: Path
         if start is not None and not isinstance(made, type(start)):
             raise SettingError(f"{where} must be a {type(start).__name__}. Got a {type(made).__name__} from {path!r}.")
         start = made
-    changes = {key: each for key, each in value.items() if key != _FROM}
+    changes = {key: change for key, change in value.items() if key != _FROM}
     return value if start is None else changed(start, changes, where)

@@ -1,4 +1,4 @@
-"""Models that can only be asked: functions from training rows and a seed to an estimator that is not fitted yet.
+"""Black-box models: functions that take training rows and a seed and return an estimator that is not fitted yet.
 
 A protocol names one by its path, such as ``model = "avcg.bench.models:xgboost"``.
 """
@@ -15,12 +15,12 @@ from avcg.schema.schema import Schema
 _TREES = 200
 
 
-def xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  others look at the rows
-    """Gradient boosting by XGBoost.
+def xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  other models use the rows
+    """A gradient boosting classifier of XGBoost.
 
     Args:
         X: Training rows.
-        seed: Seed.
+        seed: Seed of training.
     """
     try:
         from xgboost import XGBClassifier
@@ -31,12 +31,12 @@ def xgboost(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  others look at 
     )
 
 
-def lightgbm(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  others look at the rows
-    """Gradient boosting by LightGBM.
+def lightgbm(X: pd.DataFrame, seed: int) -> Any:  # noqa: ARG001  other models use the rows
+    """A gradient boosting classifier of LightGBM.
 
     Args:
         X: Training rows.
-        seed: Seed.
+        seed: Seed of training.
     """
     try:
         from lightgbm import LGBMClassifier
@@ -50,24 +50,24 @@ def random_forest(X: pd.DataFrame, seed: int) -> Any:
 
     Args:
         X: Training rows.
-        seed: Seed.
+        seed: Seed of training.
     """
     from sklearn.compose import make_column_transformer
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    texts = X.select_dtypes("category").columns.tolist()
-    encoder = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), texts), remainder="passthrough")
+    categorical = X.select_dtypes("category").columns.tolist()
+    encoder = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categorical), remainder="passthrough")
     return make_pipeline(encoder, RandomForestClassifier(_TREES, min_samples_leaf=2, random_state=seed))
 
 
 def as_categories(X: pd.DataFrame, schema: Schema) -> pd.DataFrame:
-    """Rows with columns of categories in the dtype that boosted trees read as such, in the schema's order.
+    """Rows whose categorical columns have the categorical dtype of pandas, with categories in the schema's order.
 
     Args:
         X: Rows in user units.
-        schema: What the columns are.
+        schema: Schema of the rows.
     """
     dtypes = {feature.name: pd.CategoricalDtype(list(feature.categories)) for feature in schema.categorical}
     return X.astype(dtypes)

@@ -1,4 +1,4 @@
-"""One dataset and seed with everything that its methods share: the model, hypotheses, judges, rows and targets."""
+"""A dataset and seed with everything that the methods share: rows, targets, model, hypotheses and judges."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ from avcg.models.classifier import Classifier
 from avcg.models.training import Training
 from avcg.space.tabular import table_of
 
-# Seeds that must not meet: of the hypotheses that methods are given, and of the judges.
-_METHODS, _JUDGES = 0, 100_000
-_AUTOENCODED = 3000  # training rows of each class for the autoencoders, at most
+# Offsets of seeds, so that the hypotheses of methods and the judges never share one.
+_HYPOTHESES_SEED, _JUDGES_SEED = 0, 100_000
+_MAX_AUTOENCODER_ROWS = 3000  # training rows of each class for the autoencoders
 
 
 class Problem:
-    """Everything that is fitted once for a dataset and a seed; the judges when they are first asked for.
+    """Everything that is fitted once for a dataset and a seed. Judges are fitted when they are first needed.
 
     Args:
         protocol: The benchmark.
         dataset: Name of one of its datasets.
-        seed: Seed of the split and of everything else.
-        device: Where networks are trained and asked.
+        seed: Seed of the split, the models and the targets.
+        device: Device of the networks; ``"cpu"`` by default.
 
     Attributes:
-        reading: How rows are read as numbers, in the paper's reading; None in others.
-        schema: What the columns are and what may change; None for images.
+        reading: Conversion of rows to numbers, for the paper's reading; None for others.
+        schema: Schema of the rows; None for images.
         X_train: Training rows.
         y_train: Labels of the training rows.
         X_validation: Validation rows.
         y_validation: Labels of the validation rows.
-        X: The rows to explain.
-        target: The label asked for, for each row to explain.
-        estimator: What is trained again.
-        model: What is explained.
-        accuracy: The share of all test rows that the model gets right.
+        X: Rows to explain.
+        target: Target label of each row to explain.
+        estimator: Model or estimator that is retrained.
+        model: The explained model.
+        accuracy: Share of the test rows that the model classifies correctly.
     """
 
     def __init__(self, protocol: Protocol, dataset: str, seed: int, device: str = "cpu") -> None:
@@ -68,7 +68,7 @@ class Problem:
             else None
         )
         self.schema = data.schema if self.reading is None else self.reading.schema
-        if protocol.model is not None:  # XGBoost reads no labels but 0, 1, ...
+        if protocol.model is not None:  # XGBoost needs the labels 0, 1, ...
             self.y_train, self.y_validation = (
                 class_positions(np.asarray(part), classes).numpy() for part in (train.y, validation.y)
             )
@@ -87,7 +87,7 @@ class Problem:
         return X if self.reading is None else self.reading.flatten(X)
 
     def _fit_model(self) -> tuple[Any, Classifier | BlackBox]:
-        """What is trained again by `retrains`, and what is explained."""
+        """The estimator that `retrains` trains again, and the explained model."""
         network = self.protocol.network
         if self.protocol.model is not None:
             make = imported(self.protocol.model, f"{self.protocol.name}, model", self.protocol.folder)
@@ -105,28 +105,28 @@ class Problem:
         return classifier, classifier
 
     def asked(self) -> int:
-        """About how many rows the models that methods are given were asked so far, times models; 0 for networks."""
+        """Approximate number of queries (rows times models) to the methods' black boxes so far; 0 for networks."""
         if self.protocol.model is None:
             return 0
         members = [PointMass(self.model).predictors]
         for hypotheses in self._hypotheses.values():
             if isinstance(hypotheses, FiniteSet):
                 members += [hypotheses.predictors, *([] if hypotheses.base is None else [hypotheses.base])]
-        boxes = frozenset[Any]().union(*(each.boxes for each in members))
+        boxes = frozenset[Any]().union(*(predictors.boxes for predictors in members))
         return sum(box.n_asked for box in boxes)
 
     def _targets(self) -> Any:
-        """One label for each row, another than the model gives it."""
+        """A random label for each row, other than the one that the model predicts."""
         current = class_positions(self.model.predict(self.X), self.model.classes_).numpy()
         steps = np.random.default_rng(self.seed).integers(1, len(self.model.classes_), len(current))
         return self.model.classes_[(current + steps) % len(self.model.classes_)]
 
     def hypotheses(self, source: HypothesesSource, epsilon: float | None) -> HypothesisDistribution:
-        """What a method is given: the same object for all methods that ask for the same.
+        """The hypotheses of a method, made once for all methods with the same source.
 
         Args:
-            source: Where the hypotheses come from.
-            epsilon: ε, for hypotheses that are made anew for every one; None for others.
+            source: Source of the hypotheses.
+            epsilon: ε, for hypotheses that depend on it; None for others.
         """
         key = repr((source, epsilon))
         if key not in self._hypotheses:
@@ -135,7 +135,7 @@ class Problem:
         return self._hypotheses[key]
 
     def _offered(self, epsilon: float | None) -> dict[str, Any]:
-        """Arguments that hypotheses may ask for; see `HypothesesSource`."""
+        """Arguments that hypotheses may take; see `HypothesesSource`."""
         offered = {
             "model": self.model,
             "estimator": self.estimator,
@@ -146,8 +146,8 @@ class Problem:
             "schema": self._schema_for_retrains,
             "n": self.protocol.retrains,
             "device": self.device,
-            "rng": torch.Generator().manual_seed(_METHODS + self.seed),
-            "random_state": _METHODS + self.seed,
+            "rng": torch.Generator().manual_seed(_HYPOTHESES_SEED + self.seed),
+            "random_state": _HYPOTHESES_SEED + self.seed,
         }
         if isinstance(self.model, Classifier):
             offered["network"] = self.model
@@ -158,8 +158,8 @@ class Problem:
         return None if isinstance(self.model, Classifier) else self.schema
 
     def _held_out(self, epsilon: float) -> Predictors:
-        """The Rashomon set of masks that no method is given."""
-        rng = torch.Generator().manual_seed(_JUDGES + self.seed)
+        """A Rashomon set of dropout masks that judges answers; no method has seen its masks."""
+        rng = torch.Generator().manual_seed(_JUDGES_SEED + self.seed)
         masks = self.protocol.judges.candidates
         return rashomon(
             self.estimator, self.X_validation, self.y_validation, epsilon, self.device, rng, masks=masks
@@ -167,13 +167,13 @@ class Problem:
 
     @cached_property
     def context(self) -> Context:
-        """The judges."""
+        """The judges, with the training rows and noise that metrics need."""
         judges, space = self.protocol.judges, self.model.space_
         x, y = space.encode(self.X_train), class_positions(np.asarray(self.y_train), self.model.classes_)
-        rng = torch.Generator().manual_seed(_JUDGES + self.seed)
+        rng = torch.Generator().manual_seed(_JUDGES_SEED + self.seed)
         surrogates = retrained(
             self.estimator, self.X_train, self.y_train, judges.surrogates, self._schema_for_retrains,
-            _JUDGES + self.seed, judges.resampling,
+            _JUDGES_SEED + self.seed, judges.resampling,
         ).predictors  # fmt: skip
         bank = MCDropout(self.estimator).sample(judges.masks, rng=rng) if judges.masks else None
         held_out = {epsilon: self._held_out(epsilon) for epsilon in self.protocol.epsilons}
@@ -198,7 +198,7 @@ class Problem:
 
     def _autoencoders(self, x: Tensor, y: Tensor, rng: torch.Generator) -> ClassAutoencoders:
         classes = range(len(self.model.classes_))
-        chosen = torch.cat([torch.nonzero(y == label).flatten()[:_AUTOENCODED] for label in classes])
+        chosen = torch.cat([torch.nonzero(y == label).flatten()[:_MAX_AUTOENCODER_ROWS] for label in classes])
         settings = Training(epochs=self.protocol.judges.autoencoder_epochs, patience=None)
         fitted = ClassAutoencoders.fit(
             x[chosen].to(self.device), y[chosen].to(self.device), len(classes), training=settings, rng=rng
@@ -206,7 +206,7 @@ class Problem:
         return fitted.to("cpu")
 
     def _reread(self) -> Reread:
-        """Codes to codes of the nearest proper row."""
+        """A function from codes to the codes of the nearest valid row."""
         space, reading = table_of(self.model.space_), self.reading
         assert space is not None
         assert reading is not None

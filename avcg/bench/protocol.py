@@ -1,7 +1,7 @@
-"""What a benchmark runs: a TOML file, read into frozen records.
+"""Protocols of benchmarks: TOML files, read into frozen dataclasses.
 
 Methods, models, hypotheses and metrics are named by their paths, ``"package.module:Name"``. Reading a protocol imports
-these modules, and so runs their code: read only protocols that you would run. An unknown key is an error.
+these modules, which runs their code: read only protocols that you trust. An unknown key is an error.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Reading = Literal["paper", "schema", "images"]
 
 @dataclass(frozen=True)
 class Network:
-    """The classifier that is explained.
+    """Settings of the classifier that is explained.
 
     Attributes:
-        hidden: Units, or channels for pictures.
-        dropout: After every hidden layer.
-        epochs: At most.
-        batch_size: Rows a step.
+        hidden: Number of units of each hidden layer, or of channels for images.
+        dropout: Dropout rate after every hidden layer.
+        epochs: Largest number of epochs.
+        batch_size: Number of rows in a training step.
     """
 
     hidden: tuple[int, ...] = (64, 32)
@@ -44,17 +44,17 @@ class Network:
 
 @dataclass(frozen=True)
 class Judges:
-    """Who judges answers; none of them is seen by a method.
+    """Settings of the models that judge answers, which no method has seen.
 
     Attributes:
-        surrogates: Networks trained anew.
-        resampling: What differs between them: ``"seed"`` or ``"bootstrap"``.
-        masks: Of dropout, in the bank whose mean decides on Val; 0: no bank.
-        candidates: Masks drawn for each held-out Rashomon set.
-        noise: Standard deviation of the errors of NE and R_IC, in codes.
-        execution_errors: Of NE.
-        input_errors: Of R_IC.
-        autoencoder_epochs: Of IM1's; 0: none.
+        surrogates: Number of retrained models.
+        resampling: How they differ: ``"seed"`` or ``"bootstrap"``.
+        masks: Number of dropout masks whose mean probability decides the metric Val; 0: Val is not measured.
+        candidates: Number of dropout masks drawn for each held-out Rashomon set.
+        noise: Standard deviation of the perturbations of NE and R_IC, in codes.
+        execution_errors: Number of perturbations of NE.
+        input_errors: Number of perturbations of R_IC.
+        autoencoder_epochs: Number of training epochs of the autoencoders of IM1; 0: IM1 is not measured.
     """
 
     surrogates: int = 5
@@ -69,18 +69,18 @@ class Judges:
 
 @dataclass(frozen=True)
 class Method:
-    """One line of a table.
+    """A method of a protocol, which is one line of its tables.
 
     In the file, every key that is not one of these attributes is a setting.
 
     Attributes:
         name: Name in tables.
         kind: Path of the explainer class, such as ``"avcg.explainers.avcg:AVCG"``.
-        hypotheses: The plausible models that the method is given; see `HypothesesSource`.
+        hypotheses: Source of the plausible models that the method is fitted with.
         settings: Arguments of the class's constructor; see `avcg.bench.methods.make_explainer`.
-        answers: Answers for each row.
+        answers: Number of answers for each row.
         refine: Whether answers are refined.
-        locked: Whether each query locks one more feature, at random.
+        locked: Whether each query locks one more feature, drawn at random.
     """
 
     name: str
@@ -94,25 +94,25 @@ class Method:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A whole benchmark.
+    """A benchmark: datasets, methods, seeds and judges.
 
     Attributes:
-        name: Name of the file.
-        title: What is run, in words.
-        datasets: Where the rows come from, in the order of the tables.
-        methods: What is compared, in the order of the tables.
-        reading: ``"paper"``: all columns as numbers, nothing frozen; ``"schema"``: raw rows under the dataset's own
-            constraints; ``"images"``.
-        seeds: Seeds of splits and of everything else.
-        rows: How many of the test rows are explained, the first.
-        epsilons: Each ε of Rashomon sets.
-        retrains: How many models hypotheses hold that are trained again.
-        reference: A file of published figures beside this one, to compare with.
-        network: The network that is explained.
-        judges: Who judges answers.
-        model: Path of a function that makes what is explained instead of a network; see `avcg.bench.models`.
-        metrics: Paths of metrics beside those of `avcg.metrics.table.METRICS`.
-        folder: The folder of the file, which paths of datasets are relative to.
+        name: Name of the file without its suffix.
+        title: Title of the benchmark.
+        datasets: Sources of the datasets, in the order of the tables.
+        methods: Methods to compare, in the order of the tables.
+        reading: How rows are read. ``"paper"``: all columns as numbers, none frozen; ``"schema"``: raw rows under the
+            dataset's own constraints; ``"images"``: images.
+        seeds: Seeds of splits, models and methods.
+        rows: Number of test rows that are explained, from the first on.
+        epsilons: Values of ε for Rashomon sets.
+        retrains: Number of retrained models in the methods' hypotheses.
+        reference: Path of a file of published figures, relative to the protocol; None: there is none.
+        network: Settings of the network that is explained.
+        judges: Settings of the models that judge answers.
+        model: Path of a function that makes the explained model, see `avcg.bench.models`; None: a network is trained.
+        metrics: Paths of metrics in addition to those of `avcg.metrics.table.METRICS`.
+        folder: Folder of the file, which paths of datasets are relative to.
     """
 
     name: str
@@ -133,14 +133,17 @@ class Protocol:
 
     @property
     def dataset_names(self) -> tuple[str, ...]:
-        """The datasets by name."""
+        """Names of the datasets."""
         return tuple(source.name for source in self.datasets)
 
     def source(self, dataset: str) -> DataSource:
-        """Where the rows of a dataset come from.
+        """The source of a dataset's rows.
 
         Args:
-            dataset: Its name.
+            dataset: Name of the dataset.
+
+        Raises:
+            SettingError: If the protocol has no such dataset.
         """
         for source in self.datasets:
             if source.name == dataset:
@@ -148,35 +151,35 @@ class Protocol:
         raise SettingError(f"{self.name} has no dataset {dataset!r}. {did_you_mean(dataset, self.dataset_names)}")
 
     def extra_metrics(self) -> tuple[Metric, ...]:
-        """The metrics beside those of the table of metrics."""
-        made = [(path, imported(path, f"{self.name}, metrics", self.folder)) for path in self.metrics]
-        for path, metric in made:
+        """The metrics that the protocol adds to those of the table of metrics."""
+        imports = [(path, imported(path, f"{self.name}, metrics", self.folder)) for path in self.metrics]
+        for path, metric in imports:
             if not isinstance(metric, Metric):
                 raise SettingError(
                     f"{self.name}, metrics must name an avcg.metrics.table.Metric. Got {path!r}, which is {metric!r}."
                 )
-        return tuple(metric for _, metric in made)
+        return tuple(metric for _, metric in imports)
 
     def all_metrics(self) -> tuple[Metric, ...]:
-        """Everything that is measured."""
+        """All metrics that are measured."""
         return (*METRICS, *self.extra_metrics())
 
     def record(self) -> dict[str, Any]:
-        """Plain values, without the folder: the same wherever the protocol lies."""
+        """The protocol as plain values without its folder, so that they do not depend on where the file is."""
         return {name: value for name, value in asdict(self).items() if name != "folder"}
 
 
-_METHOD_KEYS = tuple(each.name for each in fields(Method) if each.name != "settings")
+_METHOD_KEYS = tuple(field.name for field in fields(Method) if field.name != "settings")
 
 
 def read_protocol(path: str | Path) -> Protocol:
-    """Parse a file and check everything in it. Modules that it names are imported, those beside the file included.
+    """Read and check a protocol. Modules that it names are imported, also those beside the file.
 
     Args:
-        path: The TOML file.
+        path: Path of the TOML file.
 
     Raises:
-        SettingError: With the file, the key and what was probably meant.
+        SettingError: If a key or value is invalid. The message names the file and the key, and suggests a valid one.
         DataError: If a dataset does not exist or its files are missing.
     """
     path = Path(path)
@@ -192,7 +195,7 @@ def read_protocol(path: str | Path) -> Protocol:
         raise SettingError(f"{where} has no [[methods]].")
     for key in ("name", "folder"):
         if key in table:
-            raise SettingError(f"{where} has an unknown key {key!r}. The file itself says it.")
+            raise SettingError(f"{where} has an unknown key {key!r}. It is taken from the path of the file.")
     datasets = table.pop("datasets", None)
     if not isinstance(datasets, list) or not datasets:
         raise SettingError(f"{where} must have a list of 'datasets'. Got {datasets!r}.")
@@ -221,17 +224,17 @@ def _method(table: Mapping[str, Any], where: str) -> Method:
     settings = {name: value for name, value in table.items() if name not in _METHOD_KEYS}
     if "hypotheses" in own:
         own["hypotheses"] = HypothesesSource.read(own["hypotheses"], f"{where}, hypotheses of {own.get('name')!r}")
-    made: Method = _record(Method, {**own, "settings": settings}, where)
-    return made
+    method: Method = _record(Method, {**own, "settings": settings}, where)
+    return method
 
 
 def _record(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
-    known = {each.name: each for each in fields(kind)}
+    valid = {entry.name: entry for entry in fields(kind)}
     for key in table:
-        if key not in known:
-            raise SettingError(f"{where} has an unknown key {key!r}. {did_you_mean(key, known)}")
-    for name, each in known.items():
-        if name not in table and each.default is MISSING and each.default_factory is MISSING:
+        if key not in valid:
+            raise SettingError(f"{where} has an unknown key {key!r}. {did_you_mean(key, valid)}")
+    for name, entry in valid.items():
+        if name not in table and entry.default is MISSING and entry.default_factory is MISSING:
             raise SettingError(f"{where} lacks the key {name!r}.")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in table.items()})
 
@@ -239,8 +242,8 @@ def _record(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
 def _check_data(protocol: Protocol, where: str) -> None:
     if protocol.reading not in get_args(Reading):
         hint = did_you_mean(protocol.reading, get_args(Reading))
-        raise SettingError(f"{where}, reading: {protocol.reading!r} is none of its values. {hint}")
-    _check_apart(protocol.dataset_names, f"{where} has two datasets")
+        raise SettingError(f"{where}: the reading {protocol.reading!r} does not exist. {hint}")
+    _check_distinct(protocol.dataset_names, f"{where} has two datasets")
     for source in protocol.datasets:
         source.check(protocol.folder)
         if (source.kind() == "images") != (protocol.reading == "images"):
@@ -262,14 +265,14 @@ def _check_model(protocol: Protocol, where: str) -> None:
             f" {protocol.model!r}."
         ) from None
     if protocol.reading != "schema" or protocol.judges.masks or protocol.epsilons:
-        raise SettingError(f"{where}: a 'model' goes with reading = 'schema', masks = 0 and no epsilons.")
+        raise SettingError(f"{where}: a 'model' needs reading = 'schema', masks = 0 and no epsilons.")
 
 
 def _check_method(protocol: Protocol, method: Method, where: str) -> None:
-    _check_apart([each.name for each in protocol.methods], f"{where} has two methods")
+    _check_distinct([other.name for other in protocol.methods], f"{where} has two methods")
     what = f"the method {method.name!r} of {where}"
     kind = explainer_class(method.kind, f"kind of {what}", protocol.folder)
-    # The constructor says what is wrong with a setting.
+    # The constructor checks the settings.
     make_explainer(kind, method.settings, PointMass(mlp(1, 2)), what, folder=protocol.folder)
     method.hypotheses.check(
         f"hypotheses of {what}",
@@ -279,15 +282,14 @@ def _check_method(protocol: Protocol, method: Method, where: str) -> None:
     )
 
 
-def _check_apart(names: Any, what: str) -> None:
-    """Refuse names whose files could not be told apart."""
-    plain = [plain_name(name) for name in names]
+def _check_distinct(names: Any, what: str) -> None:
+    """Refuse names whose files would have the same name."""
     for name in names:
-        alike = [other for other, each in zip(names, plain, strict=True) if each == plain_name(name)]
-        if len(alike) > 1:
-            raise SettingError(f"{what} called {' and '.join(map(repr, dict.fromkeys(alike)))}.")
+        same = [other for other in names if plain_name(other) == plain_name(name)]
+        if len(same) > 1:
+            raise SettingError(f"{what} called {' and '.join(map(repr, dict.fromkeys(same)))}. Rename one.")
 
 
 def plain_name(name: str) -> str:
-    """A name in letters that every file system takes."""
+    """A name with underscores for all characters but letters and digits, which is valid in every file system."""
     return "".join(letter if letter.isalnum() else "_" for letter in name)

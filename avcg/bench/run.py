@@ -1,4 +1,4 @@
-"""Run a protocol: every dataset and seed by itself, in parallel, each method's cell stored when it is done."""
+"""Running protocols: datasets and seeds in parallel, with the cell of each method stored as soon as it is finished."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from avcg.hypotheses.rashomon import RashomonSet
 from avcg.method.query import QueryOptions
 from avcg.metrics.evaluate import measure
 
-_PICTURES = 8  # of each method, stored to be drawn
+_MAX_PICTURES = 8  # images of each method that are stored for figures
 Backend = Literal["loky", "ray", "dask"]
-Fitted = dict[Any, tuple[Explainer, float]]  # explainers, and the seconds it took to fit them
+Fitted = dict[Any, tuple[Explainer, float]]  # explainers, and the seconds that fitting took
 
 
 def run(
@@ -50,27 +50,27 @@ def run(
     retry: bool = False,
     renew: bool = False,
 ) -> Path:
-    """Run what is not there yet.
+    """Run the cells of a protocol that are not stored yet.
 
     Args:
-        path: Of the protocol.
-        results: Folder; None: ``results/NAME`` beside the protocol.
-        only_datasets: Of the protocol's; empty: all.
-        only_seeds: Likewise.
-        only_methods: Likewise.
-        workers: Processes; datasets and seeds are shared out among them.
-        backend: Who runs them: joblib's own processes on this machine, Ray or Dask. Those two go to the cluster that is
-            connected to already, or that ``RAY_ADDRESS`` or ``DASK_SCHEDULER_ADDRESS`` names, or else stay here; its
-            machines must see the same folders.
-        device: Where networks are trained and asked.
-        retry: Whether cells that failed are run again.
-        renew: Whether cells are run again that another version of the protocol made.
+        path: Path of the protocol.
+        results: Folder of the results; None: ``results/NAME`` beside the protocol.
+        only_datasets: Names of the datasets to run; empty: all.
+        only_seeds: Seeds to run; empty: all.
+        only_methods: Names of the methods to run; empty: all.
+        workers: Number of processes that datasets and seeds are distributed over; 1 by default.
+        backend: Engine of the processes: ``"loky"`` (processes of joblib on this machine), ``"ray"`` or ``"dask"``. Ray
+            and Dask use the cluster that is already connected, or the one that ``RAY_ADDRESS`` or
+            ``DASK_SCHEDULER_ADDRESS`` names, or else this machine. All machines must share the folders.
+        device: Device of the networks; ``"cpu"`` by default.
+        retry: Whether failed cells are run again.
+        renew: Whether cells of another version of the protocol are run again.
 
     Returns:
-        The folder.
+        The folder of the results.
 
     Raises:
-        SettingError: If there are cells of another version of the protocol, and they are not to be renewed.
+        SettingError: If there are cells of another version of the protocol, and ``renew`` is False.
         MissingExtraError: If the backend is not installed.
     """
     workers = check_int(workers, "'workers' of run", 1)
@@ -88,19 +88,19 @@ def run(
     if retry:
         rows = store.rows() if store.finished() else pd.DataFrame({"error": []})
         store.forget(set(keys_of(rows[rows["error"].notna()])) & set(wanted) if len(rows) else ())
-    _settle_changed(protocol, store, wanted, renew)
+    _forget_outdated(protocol, store, wanted, renew)
     jobs = list(dict.fromkeys(key[:2] for key in wanted))
     with progress(f"Running {protocol.name}", len(jobs)) as advance:
-        place = store.folder.absolute()  # whatever folder a worker is in
-        tasks = [(protocol, place, [key for key in wanted if key[:2] == job], device, workers) for job in jobs]
-        for i, (dataset, seed) in enumerate(_shared_out(tasks, workers, backend)):
+        folder = store.folder.absolute()  # workers may have another working directory
+        tasks = [(protocol, folder, [key for key in wanted if key[:2] == job], device, workers) for job in jobs]
+        for i, (dataset, seed) in enumerate(_distributed(tasks, workers, backend)):
             advance(i + 1, f"{dataset}, seed {seed}")
     store.compact(_manifest(path, protocol))
     return store.folder
 
 
 def cells_of(protocol: Protocol) -> dict[Key, Method]:
-    """Every cell of a protocol; methods whose hypotheses depend on ε have one for each.
+    """The method of every cell of a protocol. A method whose hypotheses depend on ε has a cell for each ε.
 
     Args:
         protocol: The benchmark.
@@ -119,58 +119,59 @@ def cells_of(protocol: Protocol) -> dict[Key, Method]:
 
 
 def digest(protocol: Protocol, key: Key) -> str:
-    """Checksum of all that a cell depends on in its protocol.
+    """Checksum of everything in a protocol that a cell depends on.
 
-    What a protocol leaves empty does not count, so that a key that is new to protocols leaves stored cells valid.
+    Empty values do not count, so that stored cells stay valid when protocols get new optional keys.
 
     Args:
         protocol: The benchmark.
-        key: The cell.
+        key: Key of the cell.
     """
     record = protocol.record()
     names = ("reading", "rows", "epsilons", "retrains", "network", "judges", "model", "metrics")
     shared = {name: record[name] for name in names}
     files = protocol.source(key[0]).fingerprint(protocol.folder)
-    depends = _without_empty([key, shared, asdict(cells_of(protocol)[key]), files])
-    return hashlib.sha256(json.dumps(depends, sort_keys=True).encode()).hexdigest()[:12]
+    inputs = _without_empty([key, shared, asdict(cells_of(protocol)[key]), files])
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _without_empty(value: Any) -> Any:
-    """The same without entries of tables that are None or empty."""
+    """A value without the entries of its tables that are None or empty."""
     if isinstance(value, dict):
-        kept = {key: _without_empty(each) for key, each in value.items()}
-        return {key: each for key, each in kept.items() if each is not None and each not in ({}, [], ())}
-    return [_without_empty(each) for each in value] if isinstance(value, (list, tuple)) else value
+        kept = {key: _without_empty(item) for key, item in value.items()}
+        return {key: item for key, item in kept.items() if item is not None and item not in ({}, [], ())}
+    return [_without_empty(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def _settle_changed(protocol: Protocol, store: Store, wanted: Sequence[Key], renew: bool) -> None:
+def _forget_outdated(protocol: Protocol, store: Store, wanted: Sequence[Key], renew: bool) -> None:
+    """Drop cells of another version of the protocol, or refuse to run without ``renew``."""
     about = store.about()
-    changed = [key for key in wanted if file_name(key) in about]
-    changed = [key for key in changed if about[file_name(key)].get("digest") != digest(protocol, key)]
-    if changed and not renew:
-        dataset, seed, method, _ = changed[0]
+    stored = [key for key in wanted if file_name(key) in about]
+    outdated = [key for key in stored if about[file_name(key)].get("digest") != digest(protocol, key)]
+    if outdated and not renew:
+        dataset, seed, method, _ = outdated[0]
         raise SettingError(
-            f"{len(changed)} cells in {store.folder} were made by another version of {protocol.name!r}, such as"
+            f"{len(outdated)} cells in {store.folder} were made by another version of {protocol.name!r}, such as"
             f" {method!r} on {dataset}, seed {seed}. Renew them (--renew), or write to another folder (--results)."
         )
-    store.forget(changed)
+    store.forget(outdated)
 
 
-def _shared_out(tasks: Sequence[Any], workers: int, backend: Backend) -> Iterator[tuple[str, int]]:
+def _distributed(tasks: Sequence[Any], workers: int, backend: Backend) -> Iterator[tuple[str, int]]:
     if workers == 1 and backend == "loky":
         yield from (run_problem(*task) for task in tasks)
         return
     from joblib import Parallel, delayed
 
     with _engine(backend, workers):
-        # Ray's pool hands everything over at the end; cells are stored as they are done all the same.
+        # Ray's pool returns all results at the end; cells are stored as soon as they are finished all the same.
         order = "list" if backend == "ray" else "generator_unordered"
         yield from Parallel(n_jobs=workers, return_as=order)(delayed(run_problem)(*task) for task in tasks)
 
 
 @contextmanager
 def _engine(backend: Backend, workers: int) -> Iterator[None]:
-    """Where joblib runs what is in the block: on a cluster if there is one, else on this machine."""
+    """Let joblib run the block on a cluster if there is one, else on this machine."""
     from joblib import parallel_config
 
     with ExitStack() as stack:
@@ -209,7 +210,7 @@ def _on_dask(workers: int) -> Iterator[None]:
 
     try:
         get_client()
-    except ValueError:  # nobody has connected yet
+    except ValueError:  # there is no client yet
         own: dict[str, Any] = {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
         with Client(**({} if config.get("scheduler-address", None) else own)):
             yield
@@ -220,35 +221,46 @@ def _on_dask(workers: int) -> Iterator[None]:
 def run_problem(
     protocol: Protocol, folder: Path, wanted: Sequence[Key], device: str = "cpu", workers: int = 1
 ) -> tuple[str, int]:
-    """Cells of one dataset and seed, those that are not there yet; what fails is kept as a line that says so."""
+    """Run the cells of one dataset and seed that are not stored yet; a failed cell is stored with its error.
+
+    Args:
+        protocol: The benchmark.
+        folder: Folder of the results.
+        wanted: Keys of the cells, all of one dataset and seed.
+        device: Device of the networks; ``"cpu"`` by default.
+        workers: Number of processes of the run, which is stored with the cells.
+
+    Returns:
+        The dataset and the seed.
+    """
     store = Store(folder)
-    done = store.finished()
-    missing = [key for key in wanted if key not in done]
+    finished = store.finished()
+    missing = [key for key in wanted if key not in finished]
     dataset, seed = wanted[0][:2]
     methods, fitted = cells_of(protocol), Fitted()
     about = {"device": device, "workers": workers, "torch": _version("torch")}
-    # Sums in one order whatever the number of workers, so that a cell is the same in any run.
+    # One thread sums in one order, so that a cell does not depend on the number of workers.
     with threadpool_limits(1):
         try:
             problem = Problem(protocol, dataset, seed, device) if missing else None
-        except Exception:  # the other datasets go on
+        except Exception:  # stored with the cells, so that the other datasets go on
             for key in missing:
                 store.write(key, _failure(), {**about, "seconds": 0.0, "digest": digest(protocol, key)})
             return dataset, seed
         for key in missing:
             assert problem is not None
             started = time.perf_counter()
-            more: dict[str, Any] = {"digest": digest(protocol, key), "accuracy": problem.accuracy}
+            details: dict[str, Any] = {"digest": digest(protocol, key), "accuracy": problem.accuracy}
             try:
-                rows = _run_cell(problem, store, key, methods[key], fitted, more)
-            except Exception:  # whatever it was, the other methods go on, and it is told
+                rows = _run_cell(problem, store, key, methods[key], fitted, details)
+            except Exception:  # stored with the cell, so that the other methods go on
                 rows = _failure()
-            store.write(key, rows, {**about, **more, "seconds": round(time.perf_counter() - started, 1)})
+            store.write(key, rows, {**about, **details, "seconds": round(time.perf_counter() - started, 1)})
     return dataset, seed
 
 
 def _failure() -> pd.DataFrame:
-    """The line of a cell that failed just now."""
+    """The line of a cell that has just failed, with its traceback."""
     return pd.DataFrame({"row": [-1], "answer": [0], "reading": ["raw"], "error": [traceback.format_exc(limit=-3)]})
 
 
@@ -256,7 +268,7 @@ def _run_cell(
     problem: Problem, store: Store, key: Key, method: Method, fitted: Fitted, about: dict[str, Any]
 ) -> pd.DataFrame:
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # collapse and promises are measured below
+        warnings.filterwarnings("ignore", "AVCG:", UserWarning)  # metrics report collapse and unmet promises
         hypotheses = problem.hypotheses(method.hypotheses, key[3])
         before = problem.asked()
         explainer, about["fit_seconds"] = _fitted(problem, method, hypotheses, fitted)
@@ -277,10 +289,10 @@ def _run_cell(
 def _fitted(
     problem: Problem, method: Method, hypotheses: HypothesisDistribution, fitted: Fitted
 ) -> tuple[Explainer, float]:
-    """The explainer of a cell and the seconds it took to fit, fitted once for all cells that would fit the same."""
+    """The fitted explainer of a cell and the seconds that fitting took; cells with the same settings share it."""
     kept = tuple(hypotheses.kept.tolist()) if isinstance(hypotheses, RashomonSet) else None
-    same = repr((replace(method, name="", answers=1, refine=False, locked=False), kept))
-    if same not in fitted:
+    cache_key = repr((replace(method, name="", answers=1, refine=False, locked=False), kept))
+    if cache_key not in fitted:
         folder = problem.protocol.folder
         what = f"the method {method.name!r} of {problem.protocol.name}"
         kind = explainer_class(method.kind, f"kind of {what}", folder)
@@ -288,20 +300,20 @@ def _fitted(
         explainer = make_explainer(
             kind, method.settings, hypotheses, what, device=problem.device, random_state=problem.seed, folder=folder
         )
-        fitted[same] = explainer.fit(problem.X_train, problem.y_train), time.perf_counter() - started
-    return fitted[same]
+        fitted[cache_key] = explainer.fit(problem.X_train, problem.y_train), time.perf_counter() - started
+    return fitted[cache_key]
 
 
 def _store_pictures(problem: Problem, store: Store, key: Key, explainer: Explainer) -> None:
-    """A few pictures, their answers, and from what to what."""
-    X, target = problem.X[:_PICTURES], problem.target[:_PICTURES]
+    """Store a few images with their answers, and titles that name the old and new class."""
+    X, target = problem.X[:_MAX_PICTURES], problem.target[:_MAX_PICTURES]
     titles = [f"{a} → {b}" for a, b in zip(problem.model.predict(X), target, strict=True)]
     heading = key[2] + ("" if key[3] is None else f", ε = {key[3]:g}")
     store.write_pictures(file_name(key), heading, X, explainer.generate(X, target).answers, titles)
 
 
 def _one_locked(problem: Problem) -> Any:
-    """(rows, features) all free but one of each row that could change, at random."""
+    """(rows, columns) which columns may vary: all but one of each row, drawn at random from those that may change."""
     space = problem.model.space_.codes
     free = space.feasible.movable(space.encoding)[0]  # type: ignore[attr-defined]
     unit = space.feasible.unit  # type: ignore[attr-defined]
@@ -309,11 +321,11 @@ def _one_locked(problem: Problem) -> Any:
     return unit[None, :] != unit[locked][:, None]
 
 
-def _chosen(known: Sequence[Any], wanted: Sequence[Any], what: str) -> tuple[Any, ...]:
-    for one in wanted:
-        if one not in known:
-            raise SettingError(f"The protocol has no {what} {one!r}. {did_you_mean(one, known)}")
-    return tuple(one for one in known if not wanted or one in wanted)
+def _chosen(available: Sequence[Any], wanted: Sequence[Any], what: str) -> tuple[Any, ...]:
+    for value in wanted:
+        if value not in available:
+            raise SettingError(f"The protocol has no {what} {value!r}. {did_you_mean(value, available)}")
+    return tuple(value for value in available if not wanted or value in wanted)
 
 
 def _manifest(path: str | Path, protocol: Protocol) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results as tables: the mean and both spreads of every method, beside what the paper printed."""
+"""Tables of results: mean and both spreads of every method, and a comparison with the paper's figures."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ _ARROWS = {"higher": " ↑", "lower": " ↓", "none": ""}
 _LINE = ["dataset", "method", "epsilon", "reading"]
 _RESULTS = [*_LINE, "seed", "row", "error"]
 _PAPER = ["table", "dataset", "epsilon", "method", "metric", "mean", "std"]
-_NOTHING = "–"  # noqa: RUF001  a dash that is no minus
+_NOTHING = "–"  # noqa: RUF001  a dash, not a minus
 
 
 def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     """The mean and both spreads of every metric, for each dataset, method, epsilon and reading.
 
-    An instance that was not measured (NaN) is left out, and so is a failed cell; what nothing was measured of is NaN.
+    Instances that were not measured (NaN) and failed cells are left out. A mean over no instance is NaN.
 
     Args:
         rows: One line per explained instance.
-        metrics: Columns of rows. A metric by ε, such as ``"RVR"``, is read at each line's own ε; see `at_epsilon`.
+        metrics: Names of metrics, which are columns of the rows. A metric by ε, such as ``"RVR"``, is read at each
+            line's own ε; see `at_epsilon`.
 
     Returns:
-        Columns dataset, method, epsilon, reading, metric, mean (over seeds, of the means of each), spread_seeds
-        (n - 1 in the denominator, NaN for one seed), spread_instances (over all instances of all seeds, n in the
-        denominator), n_seeds and n_rows.
+        A frame with the columns dataset, method, epsilon, reading, metric, mean (over seeds, of the mean of each seed),
+        spread_seeds (standard deviation of these means, with n - 1; NaN for one seed), spread_instances (standard
+        deviation over all instances of all seeds, with n), n_seeds and n_rows.
 
     Raises:
         DataError: If the rows are not results, or lack a metric that is not one of the paper's.
@@ -50,33 +51,33 @@ def summarise(rows: pd.DataFrame, metrics: Sequence[str]) -> pd.DataFrame:
     long = pd.concat([rows[[*_LINE, "seed"]], values], axis=1).melt(id_vars=[*_LINE, "seed"], var_name="metric")
     instances = long.groupby(keys, dropna=False)["value"]
     pooled = pd.DataFrame({"spread_instances": instances.std(ddof=0), "n_rows": instances.count()}).reset_index()
-    each = long.groupby([*keys, "seed"], dropna=False)["value"].mean().reset_index()
-    seeds = each.groupby(keys, dropna=False)["value"]
+    seed_means = long.groupby([*keys, "seed"], dropna=False)["value"].mean().reset_index()
+    seeds = seed_means.groupby(keys, dropna=False)["value"]
     between = {"mean": seeds.mean(), "spread_seeds": seeds.std(ddof=1), "n_seeds": seeds.count()}
     summary = pd.DataFrame(between).reset_index().merge(pooled, on=keys, validate="one_to_one")
-    place = {name: index for index, name in enumerate(names)}
-    summary = summary.sort_values(keys, key=lambda column: column.map(place) if column.name == "metric" else column)
+    position = {name: index for index, name in enumerate(names)}
+    summary = summary.sort_values(keys, key=lambda column: column.map(position) if column.name == "metric" else column)
     columns = [*keys, "mean", "spread_seeds", "spread_instances", "n_seeds", "n_rows"]
     return summary[columns].reset_index(drop=True)
 
 
 def at_epsilon(rows: pd.DataFrame, epsilon: float | None = None) -> pd.DataFrame:
-    """The lines of a table of one ε, with a column such as RVR for every metric that is measured by ε.
+    """The lines for one ε, with a column such as RVR for every metric that is measured by ε.
 
-    A method that depends on ε is represented by its lines of that ε, any other by all its lines.
+    A method that depends on ε keeps its lines of that ε, any other method all its lines.
 
     Args:
         rows: One line per explained instance.
-        epsilon: The ε of the table. None keeps every line, and reads metrics by ε at the line's own ε: NaN for a method
-            that does not depend on it.
+        epsilon: The ε of the table; None: every line is kept, and metrics by ε are read at the line's own ε, NaN for
+            methods that do not depend on it.
     """
     _check(rows, _RESULTS, "results")
     if epsilon is None:
         chosen = rows.copy()
     else:
         depends = rows.groupby(["dataset", "method"])["epsilon"].transform("count") > 0
-        there = np.isclose(rows["epsilon"].to_numpy(dtype=float), epsilon)
-        chosen = rows[there | ~depends].copy()
+        matches = np.isclose(rows["epsilon"].to_numpy(dtype=float), epsilon)
+        chosen = rows[matches | ~depends].copy()
     wanted = chosen["epsilon"] if epsilon is None else pd.Series(epsilon, index=chosen.index)
     for name in _measured_by_epsilon(rows):
         chosen[name] = np.nan
@@ -87,7 +88,7 @@ def at_epsilon(rows: pd.DataFrame, epsilon: float | None = None) -> pd.DataFrame
 
 
 def _measured_by_epsilon(rows: pd.DataFrame) -> list[str]:
-    """Metrics that have a column for each ε, RVR among them in any case."""
+    """Names of the metrics that have a column for each ε; RVR is always one of them."""
     return list(dict.fromkeys(["RVR", *(str(name).partition("@")[0] for name in rows if "@" in str(name))]))
 
 
@@ -103,27 +104,28 @@ def compare(rows: pd.DataFrame, paper: pd.DataFrame) -> pd.DataFrame:
 
     Args:
         rows: One line per explained instance.
-        paper: benchmarks/paper.csv.
+        paper: Published figures, such as those in benchmarks/paper.csv.
 
     Returns:
-        In the paper's order, with columns table, dataset (by our name), epsilon, method, metric, paper, paper_spread,
-        ours, spread_seeds and spread_instances; NaN where we have no such cell.
+        A frame in the paper's order, with the columns table, dataset (name in avcg), epsilon, method, metric, paper,
+        paper_spread, ours, spread_seeds and spread_instances; NaN where there is no such cell.
 
     Raises:
-        DataError: If the paper's tables name a dataset or a metric that is not known.
+        DataError: If the paper's tables have an unknown dataset or metric.
     """
     _check(rows, _RESULTS, "results")
     _check(paper, _PAPER, "the paper's tables")
     ours = {title: name for name, title in TITLES.items()}
-    for column, known in (("dataset", list(ours)), ("metric", list(PAPER_METRICS))):
-        if strange := sorted(set(paper[column]) - set(known)):
-            raise DataError(f"The paper's tables have an unknown {column}. {did_you_mean(strange[0], known)}")
+    for column, valid in (("dataset", list(ours)), ("metric", list(PAPER_METRICS))):
+        if unknown := sorted(set(paper[column]) - set(valid)):
+            suggestion = did_you_mean(unknown[0], valid)
+            raise DataError(f"The paper's tables have an unknown {column} {unknown[0]!r}. {suggestion}")
     printed = paper.rename(columns={"mean": "paper", "std": "paper_spread"}).replace({"dataset": ours})
     raw = rows[rows["reading"] == "raw"]
     levels = [float(level) for level in paper["epsilon"].unique()]
-    found = pd.concat([summarise(at_epsilon(raw, level), PAPER_METRICS).assign(epsilon=level) for level in levels])
-    found = found.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_rows"])
-    return printed.merge(found, on=["dataset", "epsilon", "method", "metric"], how="left", validate="many_to_one")
+    summary = pd.concat([summarise(at_epsilon(raw, level), PAPER_METRICS).assign(epsilon=level) for level in levels])
+    summary = summary.rename(columns={"mean": "ours"}).drop(columns=["reading", "n_rows"])
+    return printed.merge(summary, on=["dataset", "epsilon", "method", "metric"], how="left", validate="many_to_one")
 
 
 def print_table(
@@ -133,22 +135,22 @@ def print_table(
     reading: str = "raw",
     epsilon: float | None = None,
 ) -> None:
-    """One table for each dataset: methods as lines, metrics as columns, and what failed below.
+    """Print a table for each dataset, with methods as lines and metrics as columns, and the failed cells below.
 
     Args:
-        console: Where to print.
+        console: Console to print to.
         rows: One line per explained instance.
-        metrics: Columns of rows, by name or as the headings of metrics that are not in the table of metrics.
-        reading: ``"raw"`` or ``"decoded"``.
-        epsilon: The ε of the lines and of metrics by ε. None prints a line for every ε there is.
+        metrics: Metrics by name, or as headings for those that are not in the table of metrics.
+        reading: Answers to measure: ``"raw"``, as the method gave them, or ``"decoded"`` to valid rows.
+        epsilon: The ε of the lines and of metrics by ε; None: a line is printed for every ε.
 
     Raises:
-        DataError: If there is no result of that reading.
+        DataError: If there are no results of that reading.
     """
     _check(rows, _RESULTS, "results")
-    known = rows["reading"].dropna().unique()
-    if reading not in known:
-        raise DataError(f"There are no results of the reading {reading!r}. {did_you_mean(reading, known)}")
+    readings = rows["reading"].dropna().unique()
+    if reading not in readings:
+        raise DataError(f"There are no results of the reading {reading!r}. {did_you_mean(reading, readings)}")
     shown = at_epsilon(rows[rows["reading"] == reading], epsilon)
     headings = {heading.name: heading for heading in map(_heading, metrics)}
     cells = {
@@ -161,9 +163,9 @@ def print_table(
         (record["dataset"], _name(record["method"], record["epsilon"], epsilon)): None for record in _records(shown)
     }
     for dataset in dict.fromkeys(dataset for dataset, _ in lines):
-        at = "" if epsilon is None else f", ε = {epsilon:g}"
-        table = _table(f"{TITLES.get(dataset, dataset)}{at} ({reading})", list(headings.values()))
-        for method in [method for where, method in lines if where == dataset]:
+        level = "" if epsilon is None else f", ε = {epsilon:g}"
+        table = _table(f"{TITLES.get(dataset, dataset)}{level} ({reading})", list(headings.values()))
+        for method in [method for name, method in lines if name == dataset]:
             table.add_row(method, *(cells[dataset, method, name] for name in headings))
         console.print(table)
     console.print(
@@ -177,11 +179,11 @@ def print_table(
 
 
 def print_comparison(console: Console, records: pd.DataFrame) -> None:
-    """One table for each dataset and epsilon: methods as lines, and in each column our mean and the paper's.
+    """Print a table for each dataset and ε, with methods as lines and in each column our mean and the paper's.
 
     Args:
-        console: Where to print.
-        records: From :func:`compare`.
+        console: Console to print to.
+        records: Comparison that `compare` returned.
     """
     metrics = [heading_of(name) for name in PAPER_METRICS if (records["metric"] == name).any()]
     for (dataset, epsilon), block in records.groupby(["dataset", "epsilon"], sort=False):
@@ -198,35 +200,37 @@ def print_comparison(console: Console, records: pd.DataFrame) -> None:
 
 
 def comparison_markdown(records: pd.DataFrame, dataset: str) -> str:
-    """A pipe table of one dataset: each cell is ``ours ±seeds ±instances / paper ±its spread``.
+    """A Markdown table of one dataset, whose cells are ``ours ±seeds ±instances / paper ±its spread``.
 
     Args:
-        records: From :func:`compare`.
-        dataset: By our name.
+        records: Comparison that `compare` returned.
+        dataset: Name of the dataset in avcg.
 
     Raises:
         DataError: If there are no records of that dataset.
     """
     block = records[records["dataset"] == dataset]
     if block.empty:
-        known = did_you_mean(dataset, records["dataset"].unique())
-        raise DataError(f"There is no comparison for the dataset {dataset!r}. {known}")
+        suggestion = did_you_mean(dataset, records["dataset"].unique())
+        raise DataError(f"There is no comparison for the dataset {dataset!r}. {suggestion}")
     metrics = [heading_of(name) for name in PAPER_METRICS if (block["metric"] == name).any()]
     lines = []
     for (epsilon, method), line in block.groupby(["epsilon", "method"], sort=False):
-        cells = {_head(each): _beside(line[line["metric"] == each.name], each, spreads=True) for each in metrics}
+        cells = {
+            _head(metric): _beside(line[line["metric"] == metric.name], metric, spreads=True) for metric in metrics
+        }
         lines.append({"ε": f"{epsilon:g}", "method": f"{method}{_fewer(line, block)}", **cells})
     # The paper's two tables of a dataset follow each other; here each epsilon is one block.
     return to_markdown(pd.DataFrame(lines).sort_values("ε", kind="stable", key=lambda column: column.astype(float)))
 
 
 def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str | Heading], methods: Sequence[str]) -> str:
-    """A pipe table of one dataset: methods as lines, each cell ``mean ±seeds ±instances``.
+    """A Markdown table of one dataset, with methods as lines and cells of ``mean ±seeds ±instances``.
 
     Args:
         rows: One line per explained instance, of one dataset and reading.
-        metrics: Columns of rows, by name or as the headings of metrics that are not in the table of metrics.
-        methods: The lines, in order; those without results are left out.
+        metrics: Metrics by name, or as headings for those that are not in the table of metrics.
+        methods: Names of the methods in the order of the lines; those without results are left out.
     """
     headings = {heading.name: heading for heading in map(_heading, metrics)}
     summary = summarise(at_epsilon(rows), list(headings)).rename(columns={"mean": "ours"})
@@ -244,17 +248,17 @@ def summary_markdown(rows: pd.DataFrame, metrics: Sequence[str | Heading], metho
 
 
 def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
-    """A method beside the robust neighbour and the per-row search, for each dataset: the mean over seeds of ratios.
+    """Compare a method with the robust neighbour and the per-row search on each dataset, by means of ratios over seeds.
 
-    The search is taken, in each seed, at the level of least L1 that survives no less; where none does, there is no
-    ratio, and the seed is left out.
+    In each seed, the method is compared with the search of least L1 whose survival is no lower. A seed without such a
+    search is left out.
 
     Args:
-        rows: Of a protocol with methods called "robust neighbour" and "search to ...".
-        method: Whose ratios are wanted.
+        rows: Results of a protocol with methods called "robust neighbour" and "search to ...".
+        method: Name of the method to compare.
 
     Returns:
-        Columns dataset, coverage, valid, survival, L1, columns, yNN and the ratios.
+        A frame with the columns dataset, coverage, valid, survival, L1, columns, yNN and the ratios.
     """
     delivered = rows.where(rows["coverage"] > 0)
     figures = ["valid", "CMV", "L1", "columns", "yNN"]
@@ -262,10 +266,11 @@ def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
     means = delivered[figures].groupby(keys).mean().join(rows["coverage"].groupby(keys).mean())
     lines = []
     for dataset in rows["dataset"].unique():
-        of = {name: part.droplevel("method") for name, part in means.loc[dataset].groupby("method")}
-        ours, neighbour = of[method], of["robust neighbour"]
-        level = [part["L1"].where(part["CMV"] >= ours["CMV"] - 1e-9) for name, part in of.items() if "search" in name]
-        searched = pd.concat(level, axis=1).min(axis=1)
+        by_method = {name: part.droplevel("method") for name, part in means.loc[dataset].groupby("method")}
+        ours, neighbour = by_method[method], by_method["robust neighbour"]
+        searches = [part for name, part in by_method.items() if "search" in name]
+        levels = [part["L1"].where(part["CMV"] >= ours["CMV"] - 1e-9) for part in searches]
+        searched = pd.concat(levels, axis=1).min(axis=1)
         lines.append(
             {
                 "dataset": dataset,
@@ -284,28 +289,29 @@ def yardsticks(rows: pd.DataFrame, method: str) -> pd.DataFrame:
 
 
 def several(rows: pd.DataFrame, method: str) -> pd.DataFrame:
-    """Of a method that was asked for more answers: on what share of rows all are valid, and all differ.
+    """Measure a method that gives several answers: the shares of rows whose answers are all valid, and all different.
 
     Args:
         rows: One line per answer.
-        method: Which.
+        method: Name of the method.
 
     Returns:
-        Columns dataset, all valid, all different and apart, the mean distance to the nearest other answer.
+        A frame with the columns dataset, all valid, all different and apart, the mean distance to the nearest other
+        answer.
     """
-    mine = rows[rows["method"] == method]
-    each = mine.groupby(["dataset", "seed", "row"]).agg(valid=("valid", "min"), nearest=("apart", "min"))
-    shares = pd.DataFrame({"all valid": each["valid"] == 1, "all different": each["nearest"] > 1e-6})
+    own = rows[rows["method"] == method]
+    groups = own.groupby(["dataset", "seed", "row"]).agg(valid=("valid", "min"), nearest=("apart", "min"))
+    shares = pd.DataFrame({"all valid": groups["valid"] == 1, "all different": groups["nearest"] > 1e-6})
     by_dataset = shares.groupby(["dataset", "seed"]).mean().groupby("dataset").mean()
-    return by_dataset.join(mine.groupby("dataset")["apart"].mean()).reset_index()
+    return by_dataset.join(own.groupby("dataset")["apart"].mean()).reset_index()
 
 
 def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
-    """The columns of a frame, without its index, as a pipe table.
+    """The columns of a frame, without its index, as a Markdown table.
 
     Args:
-        frame: Of text and numbers.
-        digits: After the point of a number that is not whole.
+        frame: Frame of texts and numbers.
+        digits: Number of decimals of floats; 3 by default.
 
     >>> print(to_markdown(pd.DataFrame({"method": ["a"], "L1": [0.5]}), digits=2))
     | method | L1 |
@@ -327,12 +333,10 @@ def to_markdown(frame: pd.DataFrame, digits: int = 3) -> str:
     return "\n".join([head, "|" + "---|" * len(frame.columns), *body])
 
 
-def _fewer(some: pd.DataFrame, everything: pd.DataFrame) -> str:
-    """A remark for means over fewer seeds than others have."""
-    count = some["n_seeds"].max()
-    if pd.isna(count) or count == 0 or count == everything["n_seeds"].max():
-        return ""
-    return f" ({count:.0f} of {everything['n_seeds'].max():.0f} seeds)"
+def _fewer(part: pd.DataFrame, total: pd.DataFrame) -> str:
+    """A note for means over fewer seeds than others have; else an empty text."""
+    count, most = part["n_seeds"].max(), total["n_seeds"].max()
+    return "" if pd.isna(count) or count in (0, most) else f" ({count:.0f} of {most:.0f} seeds)"
 
 
 def _check(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
@@ -341,10 +345,10 @@ def _check(frame: pd.DataFrame, columns: Sequence[str], what: str) -> None:
 
 
 def _measured(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The metrics as numbers, NaN in failed cells and throughout where the paper's metric was never measured."""
+    """The metrics as numbers; NaN in failed cells, and for metrics of the paper that were not measured."""
     _check(rows, _RESULTS, "results")
-    read = [name for name in _measured_by_epsilon(rows) if name in names and name not in rows]
-    source = at_epsilon(rows) if read else rows
+    by_epsilon = [name for name in _measured_by_epsilon(rows) if name in names and name not in rows]
+    source = at_epsilon(rows) if by_epsilon else rows
     for name in names:
         if name not in source and name not in PAPER_METRICS:
             others = [column for column in rows if column not in _RESULTS]
@@ -358,7 +362,7 @@ def _records(frame: pd.DataFrame) -> Iterator[dict[str, Any]]:
 
 
 def _name(method: str, own: float, epsilon: float | None) -> str:
-    """A method's name in a table of one epsilon, or of all where its own tells its lines apart."""
+    """The name of a method in a table: with its own ε, unless the whole table is for one ε."""
     return method if epsilon is not None or math.isnan(own) else f"{method} ε={own:g}"
 
 
@@ -367,7 +371,7 @@ def _heading(metric: str | Heading) -> Heading:
 
 
 def _head(heading: Heading) -> str:
-    """The head of a column: name, unit, and an arrow to where it is better."""
+    """The heading of a column: name, unit, and an arrow in the better direction."""
     return f"{heading.text}{_ARROWS[heading.direction]}"
 
 
@@ -383,7 +387,7 @@ def _table(title: str, headings: Sequence[Heading]) -> Table:
 
 
 def _figures(heading: Heading, *values: float) -> list[str]:
-    """Numbers with the digits of their metric, all in powers of ten where the first would be rounded to zero."""
+    """Numbers with the digits of their metric; all in scientific notation if the first would be rounded to zero."""
     digits = f".{heading.digits}f"
     tiny = values[0] != 0 and float(format(values[0], digits)) == 0
     return [_NOTHING if math.isnan(value) else format(value, ".0e" if tiny else digits) for value in values]
@@ -395,11 +399,11 @@ def _ours(record: dict[str, Any], heading: Heading, spreads: bool = True) -> str
 
 
 def _beside(records: pd.DataFrame, heading: Heading, spreads: bool) -> str:
-    """One metric of one method, ours and the paper's; its tables may print two values for one cell."""
+    """Our value of a metric beside the paper's; the paper's tables may print two values for one cell."""
     lines = list(_records(records))
     if not lines:
         return _NOTHING
     printed = [_figures(heading, line["paper"], line["paper_spread"]) for line in lines]
-    theirs = " or ".join(dict.fromkeys(" ±".join(pair) if spreads else pair[0] for pair in printed))
+    paper = " or ".join(dict.fromkeys(" ±".join(pair) if spreads else pair[0] for pair in printed))
     ours = _ours(lines[0], heading, spreads)
-    return f"{ours} / {theirs}" if spreads else f"{ours} ({theirs})"
+    return f"{ours} / {paper}" if spreads else f"{ours} ({paper})"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 audit_app = typer.Typer()
 
-_KINDS = (".html", ".json", ".csv")
+_SUFFIXES = (".html", ".json", ".csv")
 
 
 @audit_app.command("audit")
@@ -47,7 +47,7 @@ def audit_answers(
     as_json: Annotated[bool, typer.Option("--json", help="Print the audit as JSON.")] = False,
 ) -> None:
     """Check whether answers still hold under other models."""
-    target = None if out is None else check_output(out, _KINDS)  # before anything slow
+    target = None if out is None else check_output(out, _SUFFIXES)  # before anything slow
 
     from avcg.auditing.audit import audit, read_answers
     from avcg.models.black_box import BlackBox
@@ -61,16 +61,16 @@ def audit_answers(
         labels = _labels(classes, delivered.target)
         models |= {path: BlackBox(path, delivered.answers, classes=labels) for path in model if path not in stored}
     rule = _rule(stored) if threshold is None else threshold
-    found = audit(delivered, models, recourse=next(iter(stored.values()), None), threshold=rule)
-    text = found.to_json(by) if as_json else None
-    shown = [] if as_json else _tables(found, by)
+    result = audit(delivered, models, recourse=next(iter(stored.values()), None), threshold=rule)
+    text = result.to_json(by) if as_json else None
+    shown = [] if as_json else _tables(result, by)
     if target is not None:
-        write_whole(target, _rendered(found, by, target.suffix))
+        write_whole(target, _rendered(result, by, target.suffix))
     if text is not None:
         typer.echo(text)
         return
     screen = console()
-    screen.print(str(found).split("\n")[0], markup=False)
+    screen.print(str(result).split("\n")[0], markup=False)
     for table in shown:
         screen.print(table)
     if target is not None:
@@ -78,7 +78,7 @@ def audit_answers(
 
 
 def _stored(paths: list[str]) -> dict[str, AVCG]:
-    """The explainers in those paths that are folders."""
+    """The stored explainers, loaded from the paths that are folders."""
     from avcg.io.artifact import load
 
     return {path: load(path) for path in paths if Path(path).is_dir()}
@@ -96,30 +96,30 @@ def _labels(classes: str, target: Any) -> list[Any]:
     """Labels of ``--classes`` in the type of the answers' targets."""
     names = [name.strip() for name in classes.split(",")]
     if target.dtype.kind == "b":
-        kinds = {"true": True, "false": False, "1": True, "0": False}
-        if not all(name.lower() in kinds for name in names):
+        booleans = {"true": True, "false": False, "1": True, "0": False}
+        if not all(name.lower() in booleans for name in names):
             raise SettingError(f"The targets of the answers are true or false. Got --classes {classes!r}.")
-        return [kinds[name.lower()] for name in names]
+        return [booleans[name.lower()] for name in names]
     try:
         return [target.dtype.type(name).item() if target.dtype.kind in "iuf" else name for name in names]
     except ValueError:
         raise SettingError(f"The targets of the answers are numbers. Got --classes {classes!r}.") from None
 
 
-def _rendered(found: Audit, by: str | None, suffix: str) -> str:
+def _rendered(result: Audit, by: str | None, suffix: str) -> str:
     if suffix == ".html":
-        return found.to_html(by)
-    return found.to_json(by) if suffix == ".json" else found.frame.to_csv(lineterminator="\n")
+        return result.to_html(by)
+    return result.to_json(by) if suffix == ".json" else result.frame.to_csv(lineterminator="\n")
 
 
-def _tables(found: Audit, by: str | None) -> list[Table]:
+def _tables(result: Audit, by: str | None) -> list[Table]:
     shown = []
-    if found.answers.changed is not None:
+    if result.answers.changed is not None:
         shown = [
-            _table("By column to change", found.by_change()),
-            _table("By number of columns to change", found.by_count()),
+            _table("By column to change", result.by_change()),
+            _table("By number of columns to change", result.by_count()),
         ]
-    return shown if by is None else [*shown, _table(f"By {by}", found.by(by))]
+    return shown if by is None else [*shown, _table(f"By {by}", result.by(by))]
 
 
 def _table(title: str, totals: pd.DataFrame) -> Table:

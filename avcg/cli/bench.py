@@ -83,14 +83,14 @@ def show_table(
         list[str] | None, typer.Option(metavar="NAME", help="Print only this metric; repeatable.")
     ] = None,
 ) -> None:
-    """Means of all methods with both spreads: over seeds, and over instances."""
+    """Print the means of all methods with both spreads: over seeds, and over instances."""
     from avcg.bench.protocol import read_protocol
     from avcg.bench.tables import print_table
     from avcg.metrics.table import METRICS, heading_of
 
     rows, extra = _rows(protocol, results), read_protocol(protocol).extra_metrics()
-    shown = [each.name for each in METRICS if each.shown and (each.name in rows or each.by_epsilon)]
-    names = metric or [*shown, *(each.name for each in extra)]
+    shown = [column.name for column in METRICS if column.shown and (column.name in rows or column.by_epsilon)]
+    names = metric or [*shown, *(column.name for column in extra)]
     print_table(console(), rows, [heading_of(name, extra) for name in names], reading, epsilon)
 
 
@@ -132,23 +132,23 @@ def plot_results(
     from avcg.metrics.table import PAPER_METRICS
 
     rows, folder = _rows(protocol, results), Path(out or _folder(protocol, results))
-    made = read_protocol(protocol)
+    parsed = read_protocol(protocol)
     folder.mkdir(parents=True, exist_ok=True)
-    if len(made.epsilons) > 2:
+    if len(parsed.epsilons) > 2:
         names = [name for name in (*PAPER_METRICS, "L2", "gap") if name != "Time" and (name in rows or name == "RVR")]
         paths = [
             plot_sweep(rows, names, folder / f"{method.name}.png", method=method.name)
-            for method in made.methods
-            if method.hypotheses.by_epsilon(made.folder)
+            for method in parsed.methods
+            if method.hypotheses.by_epsilon(parsed.folder)
         ]
-    elif made.reading == "images":
+    elif parsed.reading == "images":
         stored = Store(_folder(protocol, results)).pictures()
         paths = [
             plot_image_grid(before, after, titles, folder / f"{name}.png", heading)
             for name, heading, before, after, titles in stored
         ]
     else:
-        paths = [plot_tradeoff(rows, folder / "tradeoff.png", epsilon=max(made.epsilons, default=None))]
+        paths = [plot_tradeoff(rows, folder / "tradeoff.png", epsilon=max(parsed.epsilons, default=None))]
     for path in paths:
         typer.echo(str(path))
 

@@ -95,8 +95,8 @@ def _save(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
     )
 
 
-def _promise(recourse: AVCG, said: list[warnings.WarningMessage]) -> str:
-    other = [str(one.message) for one in said if "could not be met" not in str(one.message)]
+def _promise(recourse: AVCG, caught: list[warnings.WarningMessage]) -> str:
+    other = [str(warning.message) for warning in caught if "could not be met" not in str(warning.message)]
     promise = str(recourse.calibration_)
     return " ".join([promise[0].upper() + promise[1:], *other])
 
@@ -106,7 +106,7 @@ def _people(answers: Counterfactuals) -> Any:
     from rich.table import Table
 
     heads = ("row", "decision now", "to become", "what to change", "how sure")
-    table = Table(*heads, box=box.SIMPLE_HEAD, title="Three people's least changes", title_justify="left")
+    table = Table(*heads, box=box.SIMPLE_HEAD, title="The smallest changes for three people", title_justify="left")
     table.title_style, table.show_lines = "bold", True
     for row in answers:
         option = row.options[0]
@@ -129,7 +129,7 @@ def _number(value: Any) -> str:
 
 
 def _figures(explainers: dict[str, Any], X: pd.DataFrame, train: Any, model: Classifier, judges: Any) -> Any:
-    """Every method's figures on the same rows, judged by ten retrains that no method has seen."""
+    """A table that compares methods on the same rows, judged by ten retrains that no method has seen."""
     from rich import box
     from rich.table import Table
 
@@ -143,18 +143,20 @@ def _figures(explainers: dict[str, Any], X: pd.DataFrame, train: Any, model: Cla
     for name, explainer in explainers.items():
         explainer.generate(X.iloc[:2])
         started = time.perf_counter()
-        found = explainer.generate(X)
+        answers = explainer.generate(X)
         seconds = time.perf_counter() - started
-        x_cf, target = space.encode(found.frame), class_positions(found.target, model.classes_)
+        x_cf, target = space.encode(answers.frame), class_positions(answers.target, model.classes_)
         with torch.no_grad():
             survival = (judges.log_probs(x_cf).argmax(dim=-1) == target).float().mean()
-        near = torch.cat([distance_to_rows(x_cf[target == c], rows[labels == c]) for c in target.unique().tolist()])
+        distances = torch.cat(
+            [distance_to_rows(x_cf[target == c], rows[labels == c]) for c in target.unique().tolist()]
+        )
         cells = (
-            f"{(model.predict(found.frame) == found.target).mean():.2f}",
+            f"{(model.predict(answers.frame) == answers.target).mean():.2f}",
             f"{float(survival):.3f}",
             f"{float(l1_distance(space.encoding, x_cf, x).mean()):.1f}",
             f"{float(columns_changed(space.encoding, x_cf, x).float().mean()):.1f}",
-            f"{float(near.mean()):.1f}",
+            f"{float(distances.mean()):.1f}",
             f"{1e3 * seconds / len(X):.2f}",
         )
         table.add_row(name, *cells)

@@ -238,8 +238,8 @@ def _held_out(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:
     """(N,) which rows are held out: a share of each outcome, at least one row, never all."""
     rng, held_out = np.random.default_rng(seed), np.zeros(len(y), bool)
     for label in np.unique(y):
-        at = rng.permutation(np.flatnonzero(y == label))
-        held_out[at[: max(1, round(_HELD_OUT_SHARE * len(at)))]] = True
+        rows = rng.permutation(np.flatnonzero(y == label))
+        held_out[rows[: max(1, round(_HELD_OUT_SHARE * len(rows)))]] = True
     return held_out
 
 
@@ -277,7 +277,8 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
             random_state=config.seed,
         ).fit(table.X, table.y)
     # Whether the promise could be met is shown with the calibration.
-    messages = dict.fromkeys(str(each.message) for each in caught if "could not be met" not in str(each.message))
+    texts = dict.fromkeys(str(warning.message) for warning in caught)
+    messages = [message for message in texts if "could not be met" not in message]
     figures = _figures(explainer, table)
     notes = (*table.notes, *messages)
     if config.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
@@ -310,11 +311,11 @@ def _swapped_classes_note(config: FitConfig, table: Table, accuracy: float) -> s
 def _hypotheses(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | None, str]:
     """The plausible models, the deployed model if it is not one of them, and the assumption of certificates."""
     space = TabularSpace.fit(table.schema, table.X)
-    boxes = [_box(path, config, table, space) for path in config.models]  # raises before anything is trained
+    boxes = [_box(path, config, table, space) for path in config.models]  # raises before models are trained
     if len(boxes) > 1:
         assumption = (
-            f"The next model is like the {len(boxes)} that were given, and no more like one than like another. How they"
-            " were made is not known here, so certificates rely on this assumption alone."
+            f"The next model is like the {len(boxes)} models that were given, and equally likely to be like each of"
+            " them. How they were made is unknown, so certificates rely on this assumption alone."
         )
         return from_models(boxes, table.X, deployed=boxes[0], space=space), None, assumption
     network = Classifier(schema=table.schema, random_state=config.seed).fit(table.X, table.y)
@@ -323,12 +324,12 @@ def _hypotheses(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | 
     differ = {"seed": "from another seed", "bootstrap": "on a bootstrap of the rows", "subsample": "on 80% of the rows"}
     if not boxes:
         return others, None, f"The next model is trained as this one was, {differ[resampling]}."
-    same = float((network.predict(table.held_out) == boxes[0].predict(table.held_out)).mean())
+    agreement = float((network.predict(table.held_out) == boxes[0].predict(table.held_out)).mean())
     assumption = (
-        f"{Path(config.models[0]).name} decides, and cannot be retrained here. The {count} plausible models are"
-        f" networks trained in its place, {differ[resampling]}; such a network agrees with it about {same:.0%} of the"
-        " held-out rows. Certificates assume that the next model is like these networks, which need not be true of its"
-        " successor."
+        f"{Path(config.models[0]).name} is the deployed model, and cannot be retrained here. The {count} plausible"
+        f" models are networks trained in its place, {differ[resampling]}; such a network agrees with it about"
+        f" {agreement:.0%} of the held-out rows. Certificates assume that the next model is like these networks, which"
+        " need not be true of its successor."
     )
     return others, boxes[0], assumption
 

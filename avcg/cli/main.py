@@ -34,8 +34,8 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # local variables may hold personal data
 )
 data_app = typer.Typer(help="List and show the datasets of avcg.", no_args_is_help=True)
-for single in (fit_app, explain_app, report_app, audit_app, serve_app):
-    app.add_typer(single)
+for command in (fit_app, explain_app, report_app, audit_app, serve_app):
+    app.add_typer(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 
@@ -104,8 +104,8 @@ def list_datasets(directory: Directory = None) -> None:
     table = _table("name", "title", "rows", "licence", "files")
     for name in datasets.names():
         facts = datasets.about(name)
-        here = "available" if datasets.available(name, directory) else "to download"
-        table.add_row(name, str(facts["title"]), f"{facts['rows']:,}", str(facts["licence"]), here)
+        files = "available" if datasets.available(name, directory) else "to download"
+        table.add_row(name, str(facts["title"]), f"{facts['rows']:,}", str(facts["licence"]), files)
     console().print(table)
 
 

@@ -30,9 +30,9 @@ def report_answers(
     from avcg.io.artifact import about, load
     from avcg.report.answers_page import TITLE, render
 
-    found = read_answers(answers)
+    delivered = read_answers(answers)
     page = render(
-        found,
+        delivered,
         load(directory),
         by=by,
         title=TITLE if title is None else title,
@@ -40,5 +40,5 @@ def report_answers(
     )
     write_whole(target, page)
     screen = console()
-    screen.print(str(found).split("\n")[0], markup=False)
+    screen.print(str(delivered).split("\n")[0], markup=False)
     screen.print(f"Written to {target}", markup=False)

@@ -58,7 +58,7 @@ def serve(
     token = _token(token_file)
     if token is None and not _is_loopback(host):
         sys.stderr.write(
-            f"avcg: everybody who can reach {host} can use this service. Give it a token: --token-file FILE\n"
+            f"avcg: anyone who can reach {host} can use this service. Require a token: --token-file FILE\n"
         )
     app = _app(directory, host, token, rows, max_rows, max_body)
     listening = _listen(host, port)

@@ -35,7 +35,7 @@ def _schema(X: pd.DataFrame) -> Schema:
     schema = (
         Schema.infer(X)
         .link("education-num", "education")
-        .cost("education-num", per_change=1.0)  # both columns change, and each is seen
+        .cost("education-num", per_change=1.0)  # people see both columns change
         .freeze("age", "sex", "race", "native-country", "fnlwgt")
     )
     for feature in schema.features:

@@ -1,4 +1,4 @@
-"""What a dataset is: its specification, which one file writes down, and its rows once they are read."""
+"""Datasets: the specification of a published dataset, and its rows after they are read."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ Label = str | int
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Rows in the user's own units, with labels, schema and provenance.
+    """Rows in user units, with labels, schema and provenance.
 
     Attributes:
-        name: The name that `load` takes.
-        X: A frame, or images (N, H, W) or (N, H, W, 3), uint8.
+        name: Name that `load` takes.
+        X: Rows: a frame, or images of shape (N, H, W) or (N, H, W, 3) and dtype uint8.
         y: (N,) labels.
         classes: All labels, in a fixed order.
         schema: What each column is and what may change by default; None for images.
@@ -51,16 +51,21 @@ class Dataset:
         return len(self.y)
 
     def take(self, rows: NDArray[np.intp]) -> Self:
-        """The rows at the given positions, in that order."""
+        """The dataset reduced to the rows at some positions, in that order.
+
+        Args:
+            rows: (M,) positions of the rows.
+        """
         X = self.X.iloc[rows] if isinstance(self.X, pd.DataFrame) else self.X[rows]
         return replace(self, X=X, y=self.y[rows], cohort=None if self.cohort is None else self.cohort[rows])
 
     def split(self, seed: int = 0) -> tuple[Self, Self, Self]:
-        """Train, validation and test as in the paper: 80/20, then 15 % of train for validation; stratified by label.
+        """Split into training, validation and test rows as in the paper, stratified by label.
+
+        A fifth of the rows is for testing, and 15 % of the rest for validation.
 
         Args:
-            seed: Seed of the split, from 0 to 2**32 - 1. The same seed gives the same rows, whatever else has run
-                before.
+            seed: Seed of the split, from 0 to 2**32 - 1; 0 by default. The same seed always gives the same rows.
 
         Raises:
             DataError: If there are fewer than 20 rows, or fewer than 4 of a class.
@@ -76,8 +81,8 @@ class Dataset:
         fewest = min(int((self.y == label).sum()) for label in set(self.y.tolist()))
         if len(self) < 20 or fewest < 4:
             raise DataError(
-                f"{len(self)} rows, {fewest} of the rarest class, are too few to split in three with every class in"
-                " each."
+                f"{len(self)} rows, {fewest} of them in the rarest class, are too few to split. At least 20 rows and 4"
+                " of each class are needed."
             )
         rows = np.arange(len(self))
         rest, test = train_test_split(rows, test_size=0.2, stratify=self.y, random_state=seed)
@@ -87,10 +92,10 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Specification:
-    """Everything there is to know about a published dataset: where it comes from and how it is read.
+    """Specification of a published dataset: its sources, and how they are read.
 
-    A file in ``avcg/datasets/`` that has one, under the name ``SPECIFICATION``, is a dataset that `load` and
-    ``avcg data`` offer. `avcg.testing.check_dataset` asserts that a specification keeps its promises.
+    Every file in ``avcg/datasets/`` that defines a ``SPECIFICATION`` is a dataset that `load` and ``avcg data`` offer.
+    `avcg.testing.check_dataset` checks a specification and its rows.
 
     Attributes:
         name: The name that `load` takes: that of the file.
@@ -122,7 +127,7 @@ class Specification:
 
     @property
     def kind(self) -> Literal["table", "images"]:
-        """What a row is."""
+        """The kind of rows, ``"table"`` or ``"images"``."""
         return "images" if self.schema is None else "table"
 
     @property
@@ -131,7 +136,7 @@ class Specification:
         return tuple(self.read) if isinstance(self.read, Mapping) else ()
 
     def available(self, directory: str | Path | None = None) -> bool:
-        """Whether all files are on this machine; they are neither fetched nor checked.
+        """Whether all files are on this machine. Nothing is downloaded, and checksums are not compared.
 
         Args:
             directory: Directory to look in first; None: ``$AVCG_DATA``, if set.

@@ -20,16 +20,16 @@ _SHA256 = {
     "cifar10/data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
     "cifar10/test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
-_BYTES_A_ROW = 1 + 3 * 32 * 32  # a label, then the three colours one after the other
+_ROW_BYTES = 1 + 3 * 32 * 32  # a label, followed by the three colour channels
 
 
 def _read(read_file: ReadFile) -> tuple[NDArray[np.uint8], NDArray[Any]]:
     paths = list(_SHA256)
-    # One file first: where they must be downloaded, it brings the whole archive, which two threads would fetch twice.
+    # The first file is read alone: its download brings the whole archive, which two threads would download twice.
     read_file(paths[0])
-    with ThreadPoolExecutor(2) as pool:  # decompression takes seconds a batch and lets other threads run
+    with ThreadPoolExecutor(2) as pool:  # decompression takes seconds for each batch, and releases the interpreter lock
         batches = [np.frombuffer(batch, np.uint8) for batch in pool.map(read_file, paths)]
-    records = np.concatenate(batches).reshape(-1, _BYTES_A_ROW)
+    records = np.concatenate(batches).reshape(-1, _ROW_BYTES)
     images = records[:, 1:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
     return np.ascontiguousarray(images), np.array(_CLASSES, object)[records[:, 0]]
 

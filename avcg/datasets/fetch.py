@@ -1,4 +1,4 @@
-"""Published files: found on this machine or downloaded from where they are published, and always checked."""
+"""Published files, found on this machine or downloaded, and checked by their SHA-256."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DECOMPRESS: dict[str, Callable[[bytes], bytes]] = {".xz": lzma.decompress, ".gz
 
 @dataclass(frozen=True)
 class Source:
-    """One published file.
+    """A published file.
 
     Attributes:
         path: Its path below the data directory.
@@ -51,7 +51,7 @@ def find(source: Source, directory: str | Path | None) -> Path | None:
     """The path of a file on this machine, or None if it is not there.
 
     Args:
-        source: The file to look for.
+        source: File to look for.
         directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
     """
     candidates = (folder / f"{source.path}{suffix}" for folder in _directories(directory) for suffix in _DECOMPRESS)
@@ -59,12 +59,12 @@ def find(source: Source, directory: str | Path | None) -> Path | None:
 
 
 def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
-    """The checked content of a file.
+    """Read a file, or download it first, and check its content.
 
     Args:
-        source: The file to read.
+        source: File to read.
         directory: Directory to look in before the cache; None: ``$AVCG_DATA``, if set.
-        download: Whether to download it if it is not on this machine.
+        download: Whether a missing file may be downloaded.
 
     Raises:
         DataFileError: If it is missing and cannot be downloaded, or is not the published one.
@@ -83,13 +83,13 @@ def read(source: Source, directory: str | Path | None, download: bool) -> bytes:
         content = _DECOMPRESS[path.name.removeprefix(Path(source.path).name)](path.read_bytes())
     except (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise DataFileError(
-            f"The file {path} is damaged or truncated ({error}). Delete it and fetch it again."
+            f"The file {path} is damaged or truncated ({error}). Delete it and download it again."
         ) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != source.sha256:
         raise DataFileError(
             f"The file {path} is not the published one: its SHA-256 is {digest[:16]}…, expected {source.sha256[:16]}…."
-            " It may be truncated or changed. Delete it and fetch it again."
+            " It may be truncated or changed. Delete it and download it again."
         )
     return content
 
@@ -116,7 +116,7 @@ def _download(source: Source) -> None:
             )
         if archived:
             _unpack(Path(fetched), target)
-    except Exception as error:  # whatever the network library raises, the remedy is the same
+    except Exception as error:  # errors of the network library are of many kinds, with the same remedy
         raise DataFileError(
             f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
             f" ({type(error).__name__}). Check the network, or fetch it by hand, put it into a directory as"
@@ -146,15 +146,13 @@ class _Bar:
 
 
 def _unpack(archive: Path, target: Path) -> None:
-    """Extract all files with the target's suffix beside it, so that one download serves all of them."""
+    """Extract all files with the suffix of the target to its folder, so that an archive is downloaded once."""
     import tarfile
 
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive) as opened:
-        for member in opened.getmembers():
-            content = (
-                opened.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
-            )
+    with tarfile.open(archive) as tar:
+        for member in tar.getmembers():
+            content = tar.extractfile(member) if member.isfile() and Path(member.name).suffix == target.suffix else None
             if content is not None:
                 file = target.parent / Path(member.name).name
                 partial = file.with_name(f"{file.name}.{os.getpid()}.part")

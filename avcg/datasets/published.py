@@ -1,8 +1,8 @@
-"""The published datasets by name: each is one file of this folder that has a `Specification`.
+"""The published datasets by name. Each is a file of this folder that defines a `Specification`.
 
-Original files are looked for in the directory given, in ``$AVCG_DATA`` and in the user's cache, and are then downloaded
-from where their authors publish them (extra ``data``). Wherever a file comes from, it is used only if its SHA-256 is
-that of the published one.
+Original files are looked for in the given directory or else ``$AVCG_DATA``, and in the user's cache. Files in neither
+are downloaded from their original source (extra ``data``). A file is used only if its SHA-256 is that of the published
+one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from avcg.errors import DataError, did_you_mean
 
 
 def names() -> tuple[str, ...]:
-    """All datasets: those that need no file first, then tables, then images.
+    """Names of all datasets: first those that need no file, then tables, then images.
 
     >>> names()
     ('breast_cancer', 'adult', 'heart', 'sba', 'spambase', 'cifar10', 'mnist')
@@ -72,7 +72,7 @@ def load(
 
 
 def available(name: str, directory: str | Path | None = None) -> bool:
-    """Whether all files of a dataset are on this machine; they are neither fetched nor checked.
+    """Whether all files of a dataset are on this machine. Nothing is downloaded, and checksums are not compared.
 
     Args:
         name: One of `names`.
@@ -82,7 +82,7 @@ def available(name: str, directory: str | Path | None = None) -> bool:
 
 
 def specification(name: str) -> Specification:
-    """Where a dataset comes from and how it is read.
+    """The specification of a dataset by name.
 
     Args:
         name: One of `names`.

@@ -1,6 +1,6 @@
-"""Small problems whose answers are known in closed form, for tests, documentation and calibration.
+"""Small problems whose correct answers are known in closed form, for tests, documentation and calibration.
 
-Each has rows and labels like a dataset, and knows the truth that a method is to find.
+Each has rows and labels like a dataset, and methods that give the correct answers.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class LinearLogistic:
     """A logistic model whose weights are Gaussian: P(y = 1 | x, w) = sigmoid(w·x + b), (w, b) ~ N(mean, covariance).
 
     Attributes:
-        X: (N, features).
-        y: (N,) 0 or 1, the decision of the mean model.
-        schema: All columns free.
-        mean: (features + 1,) weights, then the intercept.
-        covariance: Of the same.
+        X: (N, features) rows.
+        y: (N,) decisions of the mean model, 0 or 1.
+        schema: Schema without constraints.
+        mean: (features + 1,) mean of the weights, followed by that of the intercept.
+        covariance: (features + 1, features + 1) covariance of weights and intercept.
     """
 
     X: pd.DataFrame
@@ -37,14 +37,18 @@ class LinearLogistic:
     covariance: Floats
 
     def logit(self, X: pd.DataFrame) -> Floats:
-        """(N,) the mean model's logit."""
+        """(N,) logits of the mean model."""
         return self._with_one(X) @ self.mean
 
     def survival(self, X: pd.DataFrame, target: int) -> Floats:
-        """(N,) the probability that a model drawn from the distribution gives the target, exactly.
+        """(N,) exact probability that a model drawn from the distribution decides for the target.
 
         The logit of a drawn model is Gaussian, so this is the normal distribution function of its mean over its
         standard deviation.
+
+        Args:
+            X: (N, features) rows.
+            target: Target class, 0 or 1.
         """
         from scipy.special import ndtr
 
@@ -53,10 +57,15 @@ class LinearLogistic:
         return ndtr((1 if target == 1 else -1) * (rows @ self.mean) / deviation)
 
     def nearest(self, X: pd.DataFrame, logit: float) -> pd.DataFrame:
-        """The point nearest in L2 at which the mean model has the given logit: straight along the weights."""
+        """The nearest points in L2 at which the mean model has a given logit, in the direction of the weights.
+
+        Args:
+            X: (N, features) rows.
+            logit: Logit to reach.
+        """
         weights = self.mean[:-1]
-        gap = logit - self.logit(X)
-        return X + np.outer(gap / (weights @ weights), weights)
+        difference = logit - self.logit(X)
+        return X + np.outer(difference / (weights @ weights), weights)
 
     def sample(self, n: int, rng: np.random.Generator) -> Floats:
         """(n, features + 1) weights and intercepts drawn from the distribution."""
@@ -71,10 +80,10 @@ def linear_logistic(n: int = 500, n_features: int = 4, spread: float = 0.3, seed
     """A linear problem with a known distribution of models.
 
     Args:
-        n: Rows.
-        n_features: Columns, ``x0``, ``x1``, ...
+        n: Number of rows.
+        n_features: Number of columns, which are called ``x0``, ``x1``, ...
         spread: Standard deviation of each weight.
-        seed: Of rows and weights.
+        seed: Seed of rows and weights.
 
     >>> toy = linear_logistic(n=100)
     >>> answers = toy.nearest(toy.X, logit=2.0)
@@ -94,12 +103,12 @@ def linear_logistic(n: int = 500, n_features: int = 4, spread: float = 0.3, seed
 
 @dataclass(frozen=True, eq=False)
 class TwoMoons:
-    """Two interleaving half circles of radius 1 in columns ``x0`` and ``x1``: no straight line parts them.
+    """Two interleaving half circles of radius 1 in columns ``x0`` and ``x1``, which no straight line separates.
 
     Attributes:
-        X: (N, 2).
-        y: (N,) 0 for the upper moon, around (0, 0), 1 for the lower, around (1, 0.5).
-        schema: Both columns free.
+        X: (N, 2) rows.
+        y: (N,) labels: 0 for the upper moon, around (0, 0), 1 for the lower, around (1, 0.5).
+        schema: Schema without constraints.
     """
 
     X: pd.DataFrame
@@ -107,9 +116,14 @@ class TwoMoons:
     schema: Schema
 
     def nearest(self, X: pd.DataFrame, target: int) -> pd.DataFrame:
-        """The point of the target's moon (without noise) that is nearest in L2.
+        """The nearest points in L2 on the target's moon without noise.
 
-        Along the ray from the circle's centre where that meets the half circle, else the nearer of its two ends.
+        Such a point is on the ray from the circle's centre through the row if that ray meets the half circle, and else
+        the nearer of the half circle's two ends.
+
+        Args:
+            X: (N, 2) rows.
+            target: Target class, 0 or 1.
         """
         center, side = (np.array([0.0, 0.0]), 1.0) if target == 0 else (np.array([1.0, 0.5]), -1.0)
         away = X.to_numpy(np.float64) - center
@@ -121,7 +135,12 @@ class TwoMoons:
 
 
 def two_moons(n: int = 400, noise: float = 0.1, seed: int = 0) -> TwoMoons:
-    """Two half circles with Gaussian noise around them.
+    """Two half circles with Gaussian noise.
+
+    Args:
+        n: Number of rows.
+        noise: Standard deviation of the noise.
+        seed: Seed of the rows.
 
     >>> toy = two_moons(n=50, noise=0.0)
     >>> bool(np.allclose(toy.nearest(toy.X[toy.y == 1], target=1), toy.X[toy.y == 1]))
@@ -137,15 +156,16 @@ def two_moons(n: int = 400, noise: float = 0.1, seed: int = 0) -> TwoMoons:
 
 @dataclass(frozen=True, eq=False)
 class Loans:
-    """Made-up loan requests with every kind of column, decided by a sum of points.
+    """Synthetic loan requests with every kind of column, decided by a sum of points.
 
-    A request is granted (1) when its points reach 0. What each column adds is in `points`, so the cheapest set of
-    changes can be found by trying all combinations of the discrete ones.
+    A request is granted (1) if its points reach 0. Since `points` is a sum over columns, the cheapest set of changes
+    can be found by trying all combinations of the categories.
 
     Attributes:
-        X: income (number), months employed (whole), owns (yes or no), housing (category), rating (ordered category).
-        y: (N,) 0 refused, 1 granted.
-        schema: Months only up, housing never from own to rent.
+        X: Rows with the columns income (number), months (of employment, whole number), owns (yes or no), housing
+            (category) and rating (ordered category).
+        y: (N,) decisions, 0 refused and 1 granted.
+        schema: Schema where months may only rise, and housing may not change from own to rent.
     """
 
     X: pd.DataFrame
@@ -160,7 +180,7 @@ class Loans:
     THRESHOLD = 3.5
 
     def points(self, X: pd.DataFrame) -> Floats:
-        """(N,) points above the threshold; 0 and more grants the loan."""
+        """(N,) points above the threshold; a loan is granted from 0 points on."""
         return (
             self.PER_INCOME * X["income"].to_numpy(np.float64)
             + self.PER_MONTH * X["months"].to_numpy(np.float64)
@@ -171,28 +191,37 @@ class Loans:
         )
 
     def least_cost(self, X: pd.DataFrame, price_income: float, price_month: float) -> Floats:
-        """(N,) the least cost that grants each loan, at given prices per unit and 1 per changed category.
+        """(N,) the least cost that grants each loan, at a price of 1 for a changed category.
 
-        Every combination of owns, housing and rating is tried. What is then still lacking is bought with income alone,
-        or with as many whole months as fit and the rest with income or one more month. Ranges are not limited here.
+        Every combination of owns, housing and rating is tried. The missing points are then gained by income alone, or
+        by as many whole months as fit, with the rest from income or one more month. Ranges are not limited.
+
+        Args:
+            X: Rows.
+            price_income: Price of one unit of income.
+            price_month: Price of one month.
         """
         best = np.full(len(X), np.inf)
-        now = [X["owns"].to_numpy(bool), X["housing"].to_numpy(object), X["rating"].astype(object).to_numpy()]
+        current = [X["owns"].to_numpy(bool), X["housing"].to_numpy(object), X["rating"].astype(object).to_numpy()]
         for owns, housing, rating in product((False, True), self.HOUSING, self.RATING):
-            changed = [now[0] != owns, now[1] != housing, now[2] != rating]
+            changed = [current[0] != owns, current[1] != housing, current[2] != rating]
             changes = np.sum(changed, axis=0)
-            forbidden = (now[1] == "own") & (housing == "rent")
-            lacking = np.maximum(0.0, -self.points(X.assign(owns=owns, housing=housing, rating=rating)))
-            months = np.floor(lacking / self.PER_MONTH)
-            rest = (lacking - months * self.PER_MONTH) / self.PER_INCOME * price_income
+            forbidden = (current[1] == "own") & (housing == "rent")
+            missing = np.maximum(0.0, -self.points(X.assign(owns=owns, housing=housing, rating=rating)))
+            months = np.floor(missing / self.PER_MONTH)
+            rest = (missing - months * self.PER_MONTH) / self.PER_INCOME * price_income
             mixed = months * price_month + np.minimum(rest, price_month)
-            cheapest = np.minimum(lacking / self.PER_INCOME * price_income, mixed)
+            cheapest = np.minimum(missing / self.PER_INCOME * price_income, mixed)
             best = np.minimum(best, np.where(forbidden, np.inf, changes + cheapest))
         return best
 
 
 def loans(n: int = 600, seed: int = 0) -> Loans:
-    """Loan requests with every kind of column.
+    """Synthetic loan requests with every kind of column.
+
+    Args:
+        n: Number of rows.
+        seed: Seed of the rows.
 
     >>> toy = loans(n=50)
     >>> [feature.kind for feature in toy.schema.features]

@@ -1,4 +1,4 @@
-"""Saving a fitted explainer to a folder without code, and loading it with the same answers to the last bit."""
+"""Saving a fitted explainer to a folder that holds no code, and loading it with the same answers to the last bit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ _CONFIGS: dict[str, Any] = {
     "diagnostics": DiagnosticsConfig,
     "distillation": DistillationConfig,
 }
-# What a recipe may name: functions of this package, and those that are made with numbers.
+# Risks and distances that a recipe stores by name: functions of this package, and classes with numbers as parameters.
 _FUNCTIONS = {
     function.__name__: function
     for function in (risk.expected_log_likelihood, risk.log_expected_likelihood, risk.worst_case, mean_squared)
@@ -308,7 +308,7 @@ def _unpack_space(entry: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) 
             wrong = f"{name} is of shape {tuple(tensor.shape)}"
     dtype = np.dtype("uint8" if wrong else entry["dtype"])
     if wrong is not None or (dtype != np.uint8 and dtype.kind != "f") or (entry["layout"] == "none" and depth != 1):
-        raise ArtifactError(f"The stored space is not one of images: {wrong or entry}.")
+        raise ArtifactError(f"The stored space of images is invalid: {wrong or entry}.")
     return ImageSpace(layout=entry["layout"], dtype=dtype, size=tuple(size), **tensors)
 
 
@@ -332,8 +332,8 @@ def _unpack_classes(entry: Mapping[str, Any]) -> NDArray[Any]:
 
 
 def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_latent: int) -> Generator:
-    recipe, start = explainer.recipe_, "generator."
-    state = {name.removeprefix(start): torch.from_numpy(a) for name, a in arrays.items() if name.startswith(start)}
+    recipe, prefix = explainer.recipe_, "generator."
+    state = {name.removeprefix(prefix): torch.from_numpy(a) for name, a in arrays.items() if name.startswith(prefix)}
     stored = sum(value.numel() for value in state.values())
     for widths in ((*recipe.encoder, 2 * n_latent), (n_latent, *recipe.layers)):  # before memory is allocated for them
         if min(widths) < 1 or max(widths) > stored or sum(a * b for a, b in pairwise(widths)) > stored:

@@ -54,8 +54,8 @@ def describe(network: nn.Module) -> dict[str, Any] | None:
     >>> describe(nn.Sequential(nn.Linear(2, 3), nn.ReLU()))["children"]["1"]
     {'layer': 'ReLU'}
     """
-    every = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
-    if len({id(value) for _, value in every}) < len(every):
+    tensors = [*network.named_parameters(remove_duplicate=False), *network.named_buffers(remove_duplicate=False)]
+    if len({id(value) for _, value in tensors}) < len(tensors):
         return None  # the description has no way to say that two layers share a weight
     return _describe(network)
 

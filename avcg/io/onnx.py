@@ -54,11 +54,19 @@ class ProposalModule(nn.Module):
         self._limits = tuple(space.codes.coded)
 
     def forward(self, x: Tensor, target: Tensor, margin: Tensor, noise: Tensor, *limits: Tensor) -> Tensor:
-        """(B, D), (B,), (B,), (B, L) and what differs from query to query, see `TableCodes.coded`, to (B, D)."""
+        """Feasible candidates (B, D).
+
+        Args:
+            x: (B, D) encoded rows.
+            target: (B,) target classes.
+            margin: (B,) margins.
+            noise: (B, L) latent noise.
+            *limits: Arrays of the query, in the order of `TableCodes.coded`.
+        """
         arrays = dict(zip(self._limits, limits, strict=True))
         own = self._relaxation
         relaxation = replace(own, limits=own.limits.with_arrays(arrays), cap=arrays["cap"])
-        features = margin[:, None]  # which a "latent" decoder does not read
+        features = margin[:, None]  # a placeholder: a "latent" decoder does not read it
         if self.generator.kind != "latent":
             features = relaxation.constraint_features(x, self.generator.reach)
         condition = Condition(x, target, features, margin)
@@ -79,7 +87,7 @@ class JudgeModule(nn.Module):
         self._predictors = predictors
 
     def forward(self, x: Tensor) -> Tensor:
-        """(N, D) to (S, N, C)."""
+        """Probabilities (S, N, C) of encoded rows (N, D)."""
         return _log_probs(self._predictors, x).exp()
 
 
@@ -183,15 +191,15 @@ def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
 
 @torch.no_grad()
 def _export(
-    module: nn.Module, given: Mapping[str, Tensor], output: str, more: Mapping[str, Tensor] | None = None
+    module: nn.Module, named: Mapping[str, Tensor], output: str, extra: Mapping[str, Tensor] | None = None
 ) -> bytes:
-    """A graph with any number of rows.
+    """Export a module as a graph that takes any number of rows.
 
     Args:
-        module: What to export.
-        given: Inputs by name, each a parameter of the module.
-        output: The name of what comes out.
-        more: Inputs by name that the module takes as ``*parameters``.
+        module: Module to export.
+        named: Example inputs by name, each a parameter of the module.
+        output: Name of the output.
+        extra: Example inputs by name that the module takes as ``*parameters``; None: there are none.
 
     Raises:
         ArtifactError: If the outputs of graph and module differ.
@@ -201,10 +209,10 @@ def _export(
         import onnxscript  # noqa: F401  torch exports with it
     except ImportError as error:
         raise MissingExtraError(str(error.name), "onnx", "Exporting to ONNX") from None
-    rows, inputs = torch.export.Dim("rows", min=1), {**given, **(more or {})}
-    shapes: list[Any] = [{0: rows} for _ in given]
-    if more:
-        shapes.append(tuple({0: rows} for _ in more))
+    rows, inputs = torch.export.Dim("rows", min=1), {**named, **(extra or {})}
+    shapes: list[Any] = [{0: rows} for _ in named]
+    if extra:
+        shapes.append(tuple({0: rows} for _ in extra))
     with _quiet():
         program = torch.onnx.export(
             module,
@@ -220,7 +228,7 @@ def _export(
     assert program is not None
     content: bytes = program.model_proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    for count in (len(given["x"]), 1):
+    for count in (len(named["x"]), 1):
         first = {name: value[:count] for name, value in inputs.items()}
         (result,) = session.run([output], {name: value.numpy() for name, value in first.items()})
         difference = float(np.abs(result - module(*first.values()).numpy()).max())
@@ -233,7 +241,7 @@ def _export(
 
 
 def _searchsorted(knots: Any, values: Any) -> Any:
-    """How many knots lie below each value, as operators of ONNX; the exporter has no translation of its own."""
+    """The number of knots below each value, as operators of ONNX; the exporter has no translation of its own."""
     from onnxscript import opset20
 
     op: Any = opset20

@@ -163,20 +163,19 @@ class Scorer:
         current = rule.decide(before)
         targets, any_other = target_positions(target, current, self.classes)
         query, codes = Query(x, targets, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
-        already = rule.valid(before, targets, options.min_prob)
-        left = np.flatnonzero(~already)
-        if len(left):
-            part = query.take(left)
+        unanswered = np.flatnonzero(~rule.valid(before, targets, options.min_prob))
+        if len(unanswered):
+            part = query.take(unanswered)
             if any_other and len(self.classes) > 2:
                 answers, best_targets = any_class(acceptance, part, len(self.classes), self._search.answers)
                 part = replace(part, target=best_targets)
-                targets[left] = best_targets
+                targets[unanswered] = best_targets
             else:
                 answers = self._search.answers(part)
             answers = acceptance.ranked(part, answers)
-            if len(left) < len(x):
+            if len(unanswered) < len(x):
                 codes = codes.copy()
-                codes[:, left] = answers
+                codes[:, unanswered] = answers
             else:
                 codes = answers
         return self._package(rows, values, query, codes, before, current)

@@ -1,6 +1,6 @@
-"""What rows of a table mean, as plain values and arrays, and back; and what a scorer answers from, read and checked.
+"""Encodings, feasible sets and the data of a scorer, packed into plain values and arrays and unpacked again.
 
-numpy alone, and onnxruntime where a graph is opened.
+Needs numpy alone, and onnxruntime to open a graph.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from avcg.space.links import Link
 
 _SCALES = ("center", "scale", "low", "high")
 _PACKED = {"kind?": "table", "schema": str, "scaling": ("standard", "minmax")}
-_CLOSE = 1e-4  # by which shares may differ from 1 in all
-# What of a manifest a scorer reads.
+_SUM_TOLERANCE = 1e-4  # largest difference from 1 of the sum of the shares of models
+
 Config = TypeVar("Config")
 
+# Pattern of the parts of a manifest that a scorer reads.
 _SCORED: dict[Any, Any] = {
     "space": dict,
     "classes": {"values": [(bool, float, str)], ...: object},
@@ -50,26 +51,29 @@ def pack_encoding(encoding: Encoding, links: tuple[Link, ...]) -> tuple[dict[str
 
 
 def pack_limits(encoding: Encoding, feasible: FeasibleSet) -> dict[str, NDArray[Any]]:
-    """What may change, as arrays by name, where that is less than the schema says: of a space that was restricted."""
-    of_schema = FeasibleSet.of(encoding, feasible.links).arrays()
-    own = feasible.arrays()
+    """The limits of a restricted space that differ from those of its schema, as arrays by name."""
+    schema_limits = FeasibleSet.of(encoding, feasible.links).arrays()
     return {
         f"limits.{name}": array
-        for name, array in own.items()
-        if name not in of_schema or not np.array_equal(array, of_schema[name])
+        for name, array in feasible.arrays().items()
+        if name not in schema_limits or not np.array_equal(array, schema_limits[name])
     }
 
 
 def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> tuple[Encoding, FeasibleSet]:
-    """What `pack_encoding` packed, and what may change: as `pack_limits` says, or else as the schema does.
+    """Restore an encoding and its feasible set. Limits that `pack_limits` did not pack are those of the schema.
+
+    Args:
+        packed: Values that `pack_encoding` returned.
+        arrays: Arrays that `pack_encoding` and `pack_limits` returned, by name.
 
     Raises:
         ArtifactError: If the values and the arrays do not belong together.
-        SchemaError: If the schema is none.
+        SchemaError: If the schema is invalid.
     """
     wrong = validate(packed, _PACKED, "space")
     if wrong is not None:
-        raise ArtifactError(f"These are no columns: {wrong}.")
+        raise ArtifactError(f"The stored columns are invalid: {wrong}.")
     schema = Schema.from_json(packed["schema"])
     scales = {name: _array(arrays, f"encoding.{name}", "f", len(schema.numeric)) for name in _SCALES}
     encoding = Encoding(schema, packed["scaling"], **scales)
@@ -77,8 +81,8 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     feasible = FeasibleSet.of(encoding, links)
     expected = {"max_changes": np.zeros(1, int), **feasible.arrays()}
     limits = {
-        name: _array(arrays, f"limits.{name}", alike.dtype.kind, *alike.shape)
-        for name, alike in expected.items()
+        name: _array(arrays, f"limits.{name}", limit.dtype.kind, *limit.shape)
+        for name, limit in expected.items()
         if f"limits.{name}" in arrays
     }
     return encoding, feasible.with_arrays(limits)
@@ -104,33 +108,34 @@ def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[
 
 
 def _array(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, *shape: int) -> NDArray[Any]:
-    """An array, if it is there and of this kind and shape."""
+    """The array of a name, after a check of its kind of dtype and its shape."""
     if name not in arrays or arrays[name].dtype.kind != kind or arrays[name].shape != shape:
-        raise ArtifactError(f"The stored array {name!r} is missing, or of another shape than what it belongs to.")
+        raise ArtifactError(f"The stored array {name!r} is missing, or its shape or dtype does not fit the schema.")
     return arrays[name]
 
 
-def unpack_config(kind: type[Config], said: Mapping[str, Any]) -> Config:
-    """A dataclass of numbers, texts and tuples of numbers, from plain values.
+def unpack_config(kind: type[Config], settings: Mapping[str, Any]) -> Config:
+    """Restore a dataclass of numbers, texts and tuples of numbers from plain values.
 
     Args:
-        kind: The dataclass, every field with a default.
-        said: By field.
+        kind: Dataclass whose fields all have defaults.
+        settings: Values by name of the field.
 
     Raises:
-        ArtifactError: If a field is unknown, or cannot be what it should.
+        ArtifactError: If a field is unknown or its value is invalid.
     """
-    wrong = validate(said, {f"{name}?": kind_of(value) for name, value in vars(kind()).items()})
+    wrong = validate(settings, {f"{name}?": kind_of(value) for name, value in vars(kind()).items()})
     if wrong is None:
         try:
-            return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in said.items()})
+            values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+            return kind(**values)
         except SettingError as error:
             wrong = str(error)
-    raise ArtifactError(f"This is not a {kind.__name__}: {wrong}.")
+    raise ArtifactError(f"The stored {kind.__name__} is invalid: {wrong}.")
 
 
 def kind_of(value: Any) -> Any:
-    """What a stored setting must be, by its default."""
+    """The pattern of a stored setting with a given default, as `validate` takes it."""
     if isinstance(value, tuple):
         return [float] if isinstance(value[0], float) else [int]
     return type(value)
@@ -138,22 +143,22 @@ def kind_of(value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """What a scorer answers from, beside its graphs.
+    """The data that a scorer answers from, beside its graphs.
 
     Attributes:
-        encoding: What codes mean.
-        feasible: What may change.
-        classes: The labels.
-        survival: The share of models that is promised.
-        threshold: Probability of the second class from which it is decided for; None: the likeliest is.
-        margin: The log-odds to aim at beyond that.
-        single_pass: Whether nothing more is tried.
-        weights: (I,) of the models in force, which are the first of the teachers.
-        judge_weights: (T,) of the teachers.
-        bounds: (F + 1,) what is proven where so many of F set-aside models agree.
-        latents: (K, L) noise of the latent variables.
-        config: What is tried beyond one pass.
-        references: For each class, (m, D) rows.
+        encoding: Encoding of rows.
+        feasible: Feasible set of the explainer.
+        classes: Labels of the classes.
+        survival: Share of models that answers are promised to hold under.
+        threshold: Probability of the second class from which it is decided for; None: the likeliest class is.
+        margin: Log-odds beyond the decision boundary that the generator aims at.
+        single_pass: Whether the search stops after one pass of the generator.
+        weights: (I,) weights of the deployed models, which are the first of the judges.
+        judge_weights: (S,) weights of all judges.
+        bounds: (F + 1,) lower bounds of the share of models that agree, by the number of F held-out models that agree.
+        latents: (K, L) latent noise that is tried.
+        config: Settings of the search.
+        references: (m, D) reference rows of each class.
     """
 
     encoding: Encoding
@@ -172,38 +177,49 @@ class Scored:
 
 
 def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Scored:
-    """What `avcg.io.onnx.scorer_parts` packed.
+    """Restore and check the data of a scorer that `avcg.io.onnx.scorer_parts` packed.
+
+    Args:
+        manifest: Manifest of the stored explainer.
+        arrays: Arrays of the scorer by name.
 
     Raises:
-        ArtifactError: If something is missing, or cannot be what it should, with the reason.
+        ArtifactError: If a part is missing or invalid. The message gives the reason.
     """
     wrong = validate(manifest, _SCORED)
     if wrong is not None:
-        raise ArtifactError(f"This is no manifest of a scorer: {wrong}.")
-    said, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
+        raise ArtifactError(f"The manifest of the scorer is invalid: {wrong}.")
+    scorer, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
     if len(set(classes)) < max(2, len(classes)):
-        raise ArtifactError(f"These are no labels: {classes!r:.200}.")
+        raise ArtifactError(f"The stored labels must be two or more, all different. Got {classes!r:.200}.")
     for name in ("survival", "threshold"):
         if settings[name] is not None and not 0 < settings[name] < 1:
             raise ArtifactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
     if settings["threshold"] is not None and len(classes) != 2:
-        raise ArtifactError(f"A threshold is for two classes. Got {len(classes)}.")
-    deployed, judges, test = (said[name] for name in ("n_deployed", "n_judges", "n_test"))
+        raise ArtifactError(
+            f"The stored explainer has a threshold, which needs two classes. Got {len(classes)} classes."
+        )
+    deployed, judges, test = (scorer[name] for name in ("n_deployed", "n_judges", "n_test"))
     if not (1 <= deployed <= judges and test >= 0):
-        raise ArtifactError(f"There cannot be {deployed} deployed models of {judges}, and {test} held out.")
+        raise ArtifactError(
+            "There must be at least one deployed model, and no more than judges. Got"
+            f" {deployed} deployed models, {judges} judges and {test} held-out models."
+        )
     encoding, feasible = unpack_encoding(manifest["space"], arrays)
     config = unpack_config(SearchConfig, manifest["recipe"]["search"])
     count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
     if count < max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents) or not size:
-        raise ArtifactError(f"There are {count} latents of size {size} stored, which is too little to answer with.")
-    found = Scored(
+        raise ArtifactError(
+            f"{count} latents of size {size} are stored, which are too few for the settings of the search."
+        )
+    scored = Scored(
         encoding=encoding,
         feasible=feasible,
         classes=classes,
         survival=settings["survival"],
         threshold=settings["threshold"],
         margin=manifest["calibration"]["margin"],
-        single_pass=said["single_pass"],
+        single_pass=scorer["single_pass"],
         weights=_array(arrays, "deployed.weights", "f", deployed),
         judge_weights=_array(arrays, "judges.weights", "f", judges),
         bounds=_array(arrays, "lower_bounds", "f", test + 1),
@@ -211,28 +227,32 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         config=config,
         references=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
     )
-    for weights in (found.weights, found.judge_weights):
-        if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _CLOSE:
-            raise ArtifactError(f"Models are weighed by shares that add up to 1. Got {weights[:4]}.")
-    if not ((found.bounds >= 0) & (found.bounds <= 1)).all():
-        raise ArtifactError(f"Lower bounds must be shares. Got {found.bounds[:4]}.")
-    return found
+    for weights in (scored.weights, scored.judge_weights):
+        if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _SUM_TOLERANCE:
+            raise ArtifactError(f"The stored weights of models must be shares that add up to 1. Got {weights[:4]}.")
+    if not ((scored.bounds >= 0) & (scored.bounds <= 1)).all():
+        raise ArtifactError(f"The stored lower bounds must be shares. Got {scored.bounds[:4]}.")
+    return scored
 
 
 def _rows(arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> Codes:
     count = arrays[name].size // width if name in arrays else 0
-    found = _array(arrays, name, "f", count, width)
-    if not count or not np.isfinite(found).all():
-        raise ArtifactError(f"The stored array {name!r} holds no rows, or something that is no number.")
-    return found
+    rows = _array(arrays, name, "f", count, width)
+    if not count or not np.isfinite(rows).all():
+        raise ArtifactError(f"The stored array {name!r} has no rows, or values that are not finite numbers.")
+    return rows
 
 
 def open_graph(content: bytes, threads: int) -> Any:
-    """A graph that can be run.
+    """Open an ONNX graph with onnxruntime.
+
+    Args:
+        content: Bytes of an ONNX file.
+        threads: Number of threads that one call may use.
 
     Raises:
-        MissingExtraError: If there is nothing to run it with.
-        ArtifactError: If it is none.
+        MissingExtraError: If onnxruntime is not installed.
+        ArtifactError: If the bytes are not a valid graph.
     """
     try:
         import onnxruntime
@@ -243,5 +263,5 @@ def open_graph(content: bytes, threads: int) -> Any:
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of many kinds, none of which are Python's own
+    except Exception as error:  # onnxruntime has exceptions of its own
         raise ArtifactError(f"A stored graph cannot be run: {error}") from None

@@ -103,15 +103,15 @@ def render(
     >>> "Which columns change" in page and "http" not in page
     True
     """
-    found = read_answers(answers)
-    check_columns(found)
+    answers = read_answers(answers)
+    check_columns(answers)
     if explainer is not None:
         _check_fitted(explainer)
-    confidence = _confidence(found)
-    first = found.take(np.arange(len(found)), 1)
+    confidence = _confidence(answers)
+    first = answers.take(np.arange(len(answers)), 1)
     everyone = by_group(first, None, confidence)[0]
-    noun = "people" if found.changed is not None else "pictures"
-    sections = _sections(found, first, everyone, explainer, by, assumption)
+    noun = "people" if answers.changed is not None else "pictures"
+    sections = _sections(answers, first, everyone, explainer, by, assumption)
     context = {
         "title": title,
         "headings": _HEADINGS if by is None else _HEADINGS | {"groups": f"Cost by {short(by)}"},
@@ -121,9 +121,9 @@ def render(
         "noun": noun,
         "who": "who" if noun == "people" else "that",
         "by": by,
-        "n": found.n,
+        "n": answers.n,
         "confidence": precise(confidence),
-        "overview": _overview(found, first, everyone, confidence),
+        "overview": _overview(answers, first, everyone, confidence),
     }
     return fill("answers.html.j2", context)
 
@@ -137,7 +137,7 @@ def _check_fitted(explainer: Explainer) -> None:
 
 
 def _sections(
-    found: Counterfactuals,
+    answers: Counterfactuals,
     first: Counterfactuals,
     everyone: Group,
     explainer: Explainer | None,
@@ -145,32 +145,32 @@ def _sections(
     assumption: str | None,
 ) -> dict[str, Section]:
     """The sections by name, in the order of the page."""
-    confidence = _confidence(found)
+    confidence = _confidence(answers)
     groups = [] if by is None else by_group(first, by, confidence)
-    numbers, sure = number_columns(found, explainer), first.certificate
-    noun = "people" if found.changed is not None else "pictures"
+    numbers, sure = number_columns(answers, explainer), first.certificate
+    noun = "people" if answers.changed is not None else "pictures"
     return {
         "columns": _columns(first, numbers, confidence),
         "costs": _costs(first, noun),
         "groups": "No column to group by was given." if by is None else _groups(groups, by),
-        "without": _without(found, everyone, groups),
+        "without": _without(answers, everyone, groups),
         "sure": _NO_MODELS if sure is None else _sure(first, sure, noun, assumption),
         "opinions": _opinions(first, explainer, noun),
         "frontier": frontier_of(explainer),
         "collapse": collapse_of(explainer),
         "students": students_of(explainer),
-        "people": listed(found, explainer, numbers),
+        "people": listed(answers, explainer, numbers),
     }
 
 
-def _confidence(found: Counterfactuals) -> float:
-    return SearchConfig().confidence if found.certificate is None else found.certificate.confidence
+def _confidence(answers: Counterfactuals) -> float:
+    return SearchConfig().confidence if answers.certificate is None else answers.certificate.confidence
 
 
-def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:
+def _overview(answers: Counterfactuals, first: Counterfactuals, everyone: Group, confidence: float) -> dict[str, Any]:
     """The values of the summary at the top of the page."""
     lacking, counts = everyone.coverage.n, everyone.statuses
-    targets = Counter(short(label) for label in found.target.tolist()).most_common()
+    targets = Counter(short(label) for label in answers.target.tolist()).most_common()
     present = [(status, counts[status]) for status in SYMBOLS if counts[status]]
     parts = [Part(status, count, f"{SYMBOLS[status]} {count}") for status, count in present]
     legend = [{"symbol": SYMBOLS[s], "kind": s, "name": spoken(s), "count": c, "means": MEANING[s]} for s, c in present]
@@ -185,15 +185,15 @@ def _overview(found: Counterfactuals, first: Counterfactuals, everyone: Group, c
             tiles.append((spread[1], "columns to change", f"median; middle half {spread[0]} to {spread[2]}"))
         spread = [figure(value) for value in vars(everyone.distance).values()]
         tiles.append((spread[1], "distance", f"median; middle half {spread[0]} to {spread[2]}"))
-    if found.certificate is not None and everyone.agreement == everyone.agreement:
-        models = f"mean share of {found.certificate.n} held-out models"
+    if answers.certificate is not None and everyone.agreement == everyone.agreement:
+        models = f"mean share of {answers.certificate.n} held-out models"
         tiles.append((percent(everyone.agreement, 1), "of the models agree", models))
     return {
-        "rows": len(found),
+        "rows": len(answers),
         "lacking": lacking,
         "already": counts["already_target"],
         "ok": counts["ok"],
-        "promised": None if found.certificate is None else precise(found.survival),
+        "promised": None if answers.certificate is None else precise(answers.survival),
         "targets": [{"label": label, "count": count} for label, count in targets[:_MAX_TARGETS]],
         "more_targets": max(0, len(targets) - _MAX_TARGETS),
         "bar": stacked_bar(parts, ", ".join(f"{count} {spoken(status)}" for status, count in present)),
@@ -207,10 +207,10 @@ def _columns(first: Counterfactuals, numbers: frozenset[str], confidence: float)
         return "Images have no columns."
     if not delivered(first).any():
         return "No decision flips."
-    everything = by_column(first, numbers, confidence)
-    used = [column for column in everything if column.changed.count]
-    rest = [column.name for column in everything if not column.changed.count]
-    sets = [one for one in combinations(first, _MAX_SETS) if one[1] > 1]
+    every_column = by_column(first, numbers, confidence)
+    used = [column for column in every_column if column.changed.count]
+    rest = [column.name for column in every_column if not column.changed.count]
+    sets = [(names, count) for names, count in combinations(first, _MAX_SETS) if count > 1]
     return {
         "n": int(delivered(first).sum()),
         "lines": [_column(column) for column in used[:_MAX_COLUMNS]],
@@ -238,7 +238,7 @@ def _column(column: Column) -> dict[str, Any]:
 
 def _typical(number: NumberMoves) -> dict[str, Any]:
     by, count = number.by, number.up + number.down
-    ways = [f"{sign} {some}" for sign, some in (("↑", number.up), ("↓", number.down)) if some]
+    ways = [f"{sign} {moved}" for sign, moved in (("↑", number.up), ("↓", number.down)) if moved]
     half = f"{signed(by.low)} to {signed(by.high)}" if count >= _MIN_SPREAD else ""
     return {"ways": " · ".join(ways), "middle": signed(by.middle), "half": half}
 
@@ -298,17 +298,17 @@ def _groups(groups: Sequence[Group], by: str) -> dict[str, Any]:
     }
 
 
-def _spread(found: Quartiles, top: float) -> dict[str, Any]:
-    middle, low, high = figure(found.middle), figure(found.low), figure(found.high)
-    drawn = quartile_bar(found, 0.0, top, f"median {middle}, middle half {low} to {high}")
+def _spread(quartiles: Quartiles, top: float) -> dict[str, Any]:
+    middle, low, high = figure(quartiles.middle), figure(quartiles.low), figure(quartiles.high)
+    drawn = quartile_bar(quartiles, 0.0, top, f"median {middle}, middle half {low} to {high}")
     return {"drawn": drawn, "middle": middle, "half": f"{low} to {high}"}
 
 
-def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -> dict[str, Any]:
+def _without(answers: Counterfactuals, everyone: Group, groups: Sequence[Group]) -> dict[str, Any]:
     """Statuses other than ok, by group."""
     statuses = [status for status in SYMBOLS if status != "ok" and everyone.statuses[status]]
-    each = found.statuses.reshape(len(found), found.n)
-    unlucky = np.isin(each[:, 0], ("not_robust", "not_valid"))
+    by_row = answers.statuses.reshape(len(answers), answers.n)
+    unsuccessful = np.isin(by_row[:, 0], ("not_robust", "not_valid"))
     kept = _largest(groups)
     return {
         "statuses": [{"name": spoken(s), "symbol": SYMBOLS[s], "kind": s, "means": MEANING[s]} for s in statuses],
@@ -324,7 +324,7 @@ def _without(found: Counterfactuals, everyone: Group, groups: Sequence[Group]) -
         "without": everyone.statuses["not_valid"] + everyone.statuses["infeasible"],
         "weak": everyone.statuses["not_robust"],
         "unsure": bool(everyone.statuses["not_valid"]),
-        "rescued": int((unlucky & (each == "ok").any(axis=1)).sum()),
+        "rescued": int((unsuccessful & (by_row == "ok").any(axis=1)).sum()),
     }
 
 
@@ -360,23 +360,23 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
 
 def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
     if explainer is None:
-        return "It needs the explainer and its models."
+        return "This section needs the explainer and its models."
     if explainer.split_.test is None:
         return _NO_MODELS
-    found = opinions(first, explainer)
-    if found is None:
+    decisions = opinions(first, explainer)
+    if decisions is None:
         return "No decision flips."
-    labels, before, after = _binned(found)
+    labels, before, after = _binned(decisions)
     says = "; ".join(f"{label}: {b} before, {a} after" for label, b, a in zip(labels, before, after, strict=True))
     words = Words(
         f"{noun.capitalize()} by how many models decide for the target", says, "models that decide for the target"
     )
-    split = [int(((votes > 0) & (votes < found.models)).sum()) for votes in (found.before, found.after)]
-    means = [percent(float(votes.mean()) / found.models) for votes in (found.before, found.after)]
-    measures = found.measures
+    split = [int(((votes > 0) & (votes < decisions.models)).sum()) for votes in (decisions.before, decisions.after)]
+    means = [percent(float(votes.mean()) / decisions.models) for votes in (decisions.before, decisions.after)]
+    measures = decisions.measures
     return {
-        "n": len(found.before),
-        "models": found.models,
+        "n": len(decisions.before),
+        "models": decisions.models,
         "split": split,
         "chart": mirrored(before, after, labels, words),
         "measures": [
@@ -394,9 +394,9 @@ def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) ->
     }
 
 
-def _binned(found: Opinions) -> tuple[list[str], list[int], list[int]]:
+def _binned(decisions: Opinions) -> tuple[list[str], list[int], list[int]]:
     """Histogram of agreeing models: one bin for each count if there are few, else bands between none and all."""
-    m = found.models
+    m = decisions.models
     if m <= _MAX_COUNTS:
         labels = [f"{k} of {m}" if k in (0, m) else f"{k}" for k in range(m + 1)]
         edges = np.arange(m + 2) - 0.5
@@ -405,14 +405,14 @@ def _binned(found: Opinions) -> tuple[list[str], list[int], list[int]]:
         edges = np.array(
             [-0.5, 0.5, *(math.floor(m * share) + 0.5 for share in (0.2, 0.4, 0.6, 0.8)), m - 0.5, m + 0.5]
         )
-    before, after = (np.histogram(votes, edges)[0].tolist() for votes in (found.before, found.after))
+    before, after = (np.histogram(votes, edges)[0].tolist() for votes in (decisions.before, decisions.after))
     return labels, before, after
 
 
 def _largest(groups: Sequence[Group]) -> list[Group]:
     """The largest groups, as many as the page shows, in their order."""
-    places = sorted(range(len(groups)), key=lambda place: -groups[place].rows)[:_MAX_GROUPS]
-    return [groups[place] for place in sorted(places)]
+    largest = sorted(range(len(groups)), key=lambda i: -groups[i].rows)[:_MAX_GROUPS]
+    return [groups[i] for i in sorted(largest)]
 
 
 def _shared(share: Share) -> Mapping[str, Any]:

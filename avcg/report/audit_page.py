@@ -77,28 +77,28 @@ def _line(label: Any, line: pd.Series[Any]) -> dict[str, Any]:
     }
 
 
-def _lost(audit: Audit, places: Any) -> list[dict[str, Any]]:
+def _lost(audit: Audit, positions: Any) -> list[dict[str, Any]]:
     """Old values, advised values and replacements of lost answers.
 
     Args:
         audit: The audit.
-        places: Positions of the lost answers to show.
+        positions: Positions of the lost answers to show.
     """
     delivered = [option for row in audit.answers for option in row.options]
-    instead = [] if audit.replacements is None else [row.options[0] for row in audit.replacements]
+    replacements = [] if audit.replacements is None else [row.options[0] for row in audit.replacements]
     lost = []
-    for i, place in enumerate(places):
-        line = audit.frame.iloc[place]
-        new = instead[i] if instead and line["replacement"] else None
-        names = dict.fromkeys([*delivered[place].changes, *(new.changes if new else ())])
+    for i, position in enumerate(positions):
+        line = audit.frame.iloc[position]
+        new = replacements[i] if replacements and line["replacement"] else None
+        names = dict.fromkeys([*delivered[position].changes, *(new.changes if new else ())])
         lost.append(
             {
-                "label": short(audit.frame.index[place]),
+                "label": short(audit.frame.index[position]),
                 "target": line["target"],
                 "then": f"{line['probability_then']:.2f}",
                 "now": f"{line['probability_now']:.2f}",
                 "agreeing": f"{line['agreeing']} of {line['n_models']}" if line["n_models"] > 1 else None,
-                "cells": [_cell(name, delivered[place].changes, new) for name in names],
+                "cells": [_cell(name, delivered[position].changes, new) for name in names],
                 "replaced": new is not None,
                 "kept": bool(line["keeps_advice"]),
                 "extra": f"{line['extra_distance']:+.2f}" if new else "",

@@ -46,11 +46,11 @@ def triples(answers: Counterfactuals, explainer: Explainer | None = None) -> lis
     low, high = min(before.min(), after.min()), max(before.max(), after.max())
     if answers.factuals.dtype == np.uint8:
         low, high = 0.0, 255.0
-    found = []
+    result = []
     for row, picture in enumerate(before):
         own = after[row * answers.n : (row + 1) * answers.n]
-        found.append([Triple(*(_address(p) for p in _triple(picture, each, low, high))) for each in own])
-    return found
+        result.append([Triple(*(_address(p) for p in _triple(picture, each, low, high))) for each in own])
+    return result
 
 
 def png(pixels: Bytes) -> bytes:
@@ -91,7 +91,7 @@ def _triple(
     change = (after - before).mean(axis=-1, keepdims=True) / span
     way = np.where(change > 0, _BRIGHTER, _DARKER)
     strength = np.clip(np.abs(change) / (np.abs(change).max() or 1.0), 0.0, 1.0)
-    shown = [_coloured(np.clip((one - low) / span, 0.0, 1.0)) for one in (before, after)]
+    shown = [_coloured(np.clip((image - low) / span, 0.0, 1.0)) for image in (before, after)]
     return shown[0], shown[1], np.round(_SAME + strength * (way - _SAME)).astype(np.uint8)
 
 

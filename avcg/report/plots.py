@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 # Blue and orange of Okabe and Ito, which differ for colour-blind people and in grey.
 _BEFORE, _AFTER, _LINE = "#0072B2", "#D55E00", "#999999"
 _MAX_CHANGES = 8
-_KINDS = (".png", ".svg", ".pdf")
+_SUFFIXES = (".png", ".svg", ".pdf")
 
 
 def plot_changes(answers: Counterfactuals, path: str | os.PathLike[str], rows: int = 3) -> Path:
@@ -66,8 +66,8 @@ def check_picture(path: str | os.PathLike[str]) -> Path:
         SettingError: If the folder does not exist, or the name has another ending.
     """
     target = Path(path)
-    if target.suffix not in _KINDS:
-        raise SettingError(f"The name of a plot must end in {enumerate_some(_KINDS)}. Got {str(path)!r} instead.")
+    if target.suffix not in _SUFFIXES:
+        raise SettingError(f"The name of a plot must end in {enumerate_some(_SUFFIXES)}. Got {str(path)!r} instead.")
     if not target.parent.is_dir():
         raise SettingError(f"There is no folder {str(target.parent)!r} to write a plot to. Create it first.")
     return target

@@ -150,11 +150,11 @@ def check_columns(answers: Counterfactuals) -> None:
     """
     if answers.changed is None:
         return
-    rows, stood = (nw.from_native(part, eager_only=True).columns for part in (answers.factuals, answers.answers))
-    for alone, others, where in ((rows, stood, "factuals"), (stood, rows, "answers")):
-        strange = [name for name in alone if name not in others]
-        if strange:
-            raise DataError(f"The column {strange[0]!r} is in the {where} alone. Give both the same columns.")
+    rows, answered = (nw.from_native(part, eager_only=True).columns for part in (answers.factuals, answers.answers))
+    for names, others, table in ((rows, answered, "factuals"), (answered, rows, "answers")):
+        unmatched = [name for name in names if name not in others]
+        if unmatched:
+            raise DataError(f"The column {unmatched[0]!r} is in the {table} alone. Give both the same columns.")
     if answers.changed.shape[1] != len(rows):
         count = answers.changed.shape[1]
         raise DataError(f"'changed' has {count} columns, not {len(rows)}. Give the answers as they were generated.")
@@ -196,37 +196,37 @@ def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float
     """
     assert first.changed is not None
     valid = delivered(first)
-    rows, stood = (nw.from_native(part, eager_only=True) for part in (first.factuals, first.answers))
-    found = []
-    for place, name in enumerate(rows.columns):
-        where = np.flatnonzero(first.changed[:, place] & valid)
-        share = Share.of(len(where), int(valid.sum()), confidence)
-        before, after = ([to_json(value) for value in part[name].to_list()] for part in (rows, stood))
-        pairs = [(before[i], after[i]) for i in where]
+    rows, answers = (nw.from_native(part, eager_only=True) for part in (first.factuals, first.answers))
+    result = []
+    for j, name in enumerate(rows.columns):
+        changed = np.flatnonzero(first.changed[:, j] & valid)
+        share = Share.of(len(changed), int(valid.sum()), confidence)
+        before, after = ([to_json(value) for value in part[name].to_list()] for part in (rows, answers))
+        pairs = [(before[i], after[i]) for i in changed]
         if name in numbers:
             filled = sum(old is None for old, _ in pairs)
-            found.append(Column(name, share, _moves(pairs, [*before, *after]), (), 0, filled))
+            result.append(Column(name, share, _moves(pairs, [*before, *after]), (), 0, filled))
         else:
             counted = Counter(pairs)
             common = sorted(counted.items(), key=lambda item: (-item[1], str(item[0])))[:_MAX_MOVES]
             rest = len(pairs) - sum(count for _, count in common)
-            found.append(Column(name, share, None, tuple((*pair, count) for pair, count in common), rest, 0))
-    return sorted(found, key=lambda column: -column.changed.count)
+            result.append(Column(name, share, None, tuple((*pair, count) for pair, count in common), rest, 0))
+    return sorted(result, key=lambda column: -column.changed.count)
 
 
-def _moves(pairs: Sequence[tuple[Any, Any]], everything: Sequence[Any]) -> NumberMoves | None:
-    known = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
-    if not len(known):
+def _moves(pairs: Sequence[tuple[Any, Any]], cells: Sequence[Any]) -> NumberMoves | None:
+    moves = np.array([pair for pair in pairs if None not in pair], np.float64).reshape(-1, 2)
+    if not len(moves):
         return None
-    change = known[:, 1] - known[:, 0]
-    there = [float(value) for value in everything if value is not None]
+    change = moves[:, 1] - moves[:, 0]
+    present = [float(value) for value in cells if value is not None]
     return NumberMoves(
         up=int((change > 0).sum()),
         down=int((change < 0).sum()),
         by=quartiles(change),
-        before=quartiles(known[:, 0]),
-        after=quartiles(known[:, 1]),
-        span=(min(there), max(there)),
+        before=quartiles(moves[:, 0]),
+        after=quartiles(moves[:, 1]),
+        span=(min(present), max(present)),
     )
 
 
@@ -257,15 +257,15 @@ def by_group(first: Counterfactuals, by: str | None, confidence: float) -> list[
     return [_group(label, first, labels == label, confidence) for label in order]
 
 
-def _group(label: Any, first: Counterfactuals, mine: Flags, confidence: float) -> Group:
-    counts = Counter(first.statuses[mine].tolist())
-    served, sure = mine & delivered(first), first.certificate
+def _group(label: Any, first: Counterfactuals, members: Flags, confidence: float) -> Group:
+    counts = Counter(first.statuses[members].tolist())
+    served, sure = members & delivered(first), first.certificate
     n = int(served.sum())
     return Group(
         label=label,
-        rows=int(mine.sum()),
+        rows=int(members.sum()),
         statuses={status: counts[status] for status in MEANING},
-        coverage=Share.of(n, int(mine.sum()) - counts["already_target"], confidence),
+        coverage=Share.of(n, int(members.sum()) - counts["already_target"], confidence),
         kept=None if sure is None else Share.of(counts["ok"], n, confidence),
         agreement=float("nan") if sure is None or not n else float(sure.share[served].mean()),
         distance=quartiles(first.distance[served]) if n else None,
@@ -280,28 +280,29 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
         first: The first answer of each row.
         explainer: The fitted method.
     """
-    fresh, deployed = explainer.split_.test, explainer.deployed_
-    places = np.flatnonzero(delivered(first))
-    if fresh is None or not len(places):
+    test, deployed = explainer.split_.test, explainer.deployed_
+    positions = np.flatnonzero(delivered(first))
+    if test is None or not len(positions):
         return None
     targets = class_positions(first.target, explainer.classes_)
     votes: dict[str, list[NDArray[np.int64]]] = {"before": [], "after": []}
     sums: dict[str, dict[str, float]] = {"before": {}, "after": {}}
-    for part in np.split(places, range(_CHUNK_SIZE, len(places), _CHUNK_SIZE)):
+    for part in np.split(positions, range(_CHUNK_SIZE, len(positions), _CHUNK_SIZE)):
         target = targets[torch.from_numpy(part)]
         for side, table in (("before", first.factuals), ("after", first.answers)):
             rows = take_rows(table, part)
             x = explainer.space_.encode(rows)
             with torch.no_grad():
-                said = fresh.bind_rows(rows).probabilities(x).cpu()
-            # By the rule of the model in force, which may have a threshold: measures take the likeliest class.
-            decided = torch.stack([deployed.decide(one) for one in said])
+                probabilities = test.bind_rows(rows).probabilities(x).cpu()
+            # Decisions by the rule of the deployed model, which may have a threshold.
+            decided = torch.stack([deployed.decide(each) for each in probabilities])
             votes[side].append((decided == target).sum(dim=0).numpy())
-            each = {
-                "disagreement": disagreement(torch.nn.functional.one_hot(decided, said.shape[-1]).float()),
-                "range": viable_prediction_range(said, target),
+            measures = {
+                "disagreement": disagreement(torch.nn.functional.one_hot(decided, probabilities.shape[-1]).float()),
+                "range": viable_prediction_range(probabilities, target),
             }
-            for name, values in each.items():
+            for name, values in measures.items():
                 sums[side][name] = sums[side].get(name, 0.0) + float(values.double().sum())
-    means = {name: (sums["before"][name] / len(places), sums["after"][name] / len(places)) for name in sums["before"]}
-    return Opinions(len(fresh), np.concatenate(votes["before"]), np.concatenate(votes["after"]), means)
+    n = len(positions)
+    means = {name: (total / n, sums["after"][name] / n) for name, total in sums["before"].items()}
+    return Opinions(len(test), np.concatenate(votes["before"]), np.concatenate(votes["after"]), means)

@@ -87,8 +87,8 @@ def _row(row: Row, answers: Counterfactuals, pictures: list[Triple], numbers: fr
     return {
         "target": short(row.target),
         "options": [
-            _option(option, row.probability_before, answers, pictures[place] if pictures else None, numbers)
-            for place, option in enumerate(options)
+            _option(option, row.probability_before, answers, pictures[i] if pictures else None, numbers)
+            for i, option in enumerate(options)
         ],
     }
 
@@ -118,6 +118,6 @@ def _option(
 
 
 def _change(name: str, before: Any, after: Any, number: bool) -> dict[str, str]:
-    known = number and before is not None and after is not None
-    way = ("↑" if after > before else "↓") if known else ""
+    comparable = number and before is not None and after is not None
+    way = ("↑" if after > before else "↓") if comparable else ""
     return {"name": short(name), "before": short(before), "after": short(after), "way": way}

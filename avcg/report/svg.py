@@ -101,7 +101,7 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     step = next(size * power for size in (1.0, 2.0, 2.5, 5.0, 10.0) if size * power >= rough * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     last = max(last, first + 1)
-    return [round(place * step, 12) + 0.0 for place in range(first, last + 1)]
+    return [round(i * step, 12) + 0.0 for i in range(first, last + 1)]
 
 
 def share_bar(share: float, low: float, high: float, says: str, rest: str = "track") -> Markup:
@@ -121,11 +121,11 @@ def share_bar(share: float, low: float, high: float, says: str, rest: str = "tra
 
 def stacked_bar(parts: Sequence[Part], says: str) -> Markup:
     """Parts of a total side by side, with labels where there is room."""
-    whole, width, height = sum(part.count for part in parts), 1000.0, 44.0
+    total, width, height = sum(part.count for part in parts), 1000.0, 44.0
     drawn, at = [], 0.0
     for part in parts:
         if part.count:
-            size = width * part.count / whole
+            size = width * part.count / total
             drawn.append(_rect(at, 0, max(size - 2, 1), height, part.kind))
             if size > _LABEL_PADDING + 9 * len(part.label):
                 drawn.append(_text(at + size / 2 - 1, height / 2 + 6, part.label, f"on-{part.kind}", "middle"))
@@ -143,20 +143,20 @@ def dumbbell(before: float, after: float, says: str) -> Markup:
     return _svg(140, 18, "rail", says, *drawn, _circle(start, 9, 4, "hollow"), _circle(stop, 9, 5, "full"))
 
 
-def quartile_bar(found: Quartiles, low: float, high: float, says: str) -> Markup:
+def quartile_bar(quartiles: Quartiles, low: float, high: float, says: str) -> Markup:
     """The middle half as a box and the median as a line, on a scale from ``low`` to ``high``."""
     axis = _Axis(low, high, 4.0, 156.0)
-    box = _rect(axis(found.low), 4, max(axis(found.high) - axis(found.low), 1.5), 10, "box")
-    median = _line(axis(found.middle), 1, axis(found.middle), 17, "median")
+    box = _rect(axis(quartiles.low), 4, max(axis(quartiles.high) - axis(quartiles.low), 1.5), 10, "box")
+    median = _line(axis(quartiles.middle), 1, axis(quartiles.middle), 17, "median")
     return _svg(160, 18, "box", says, _line(4, 9, 156, 9, "rail"), box, median)
 
 
 def shift(before: Quartiles, after: Quartiles, low: float, high: float, says: str) -> Markup:
     """The middle half before (above, hollow) and after (below, full), with a line from median to median."""
     axis, drawn = _Axis(low, high, 4.0, 216.0), [_line(4, 17, 216, 17, "rail")]
-    for found, y, kind in ((before, 3, "hollow"), (after, 21, "full")):
-        drawn.append(_rect(axis(found.low), y, max(axis(found.high) - axis(found.low), 2), 9, kind))
-        drawn.append(_line(axis(found.middle), y - 2, axis(found.middle), y + 11, f"median-{kind}"))
+    for quartiles, y, kind in ((before, 3, "hollow"), (after, 21, "full")):
+        drawn.append(_rect(axis(quartiles.low), y, max(axis(quartiles.high) - axis(quartiles.low), 2), 9, kind))
+        drawn.append(_line(axis(quartiles.middle), y - 2, axis(quartiles.middle), y + 11, f"median-{kind}"))
     drawn.append(_line(axis(before.middle), 14, axis(after.middle), 19, "path"))
     return _svg(220, 34, "shift", says, *drawn)
 
@@ -182,19 +182,19 @@ def _columns(
     floor = tall + 48
     bottom = floor + 26 + (tall + 22 if sides else 0)
     most = max([1, *(count for counts, _, _ in series for count in counts)])
-    room = (width - left - 8) / len(labels)
+    slot = (width - left - 8) / len(labels)
     drawn = [_text(left, 14, words.title, "head", "start")]
     for counts, kind, way in series:
         base = floor if way > 0 else floor + 24
-        for place, count in enumerate(counts):
-            size, x = tall * count / most, left + room * place
-            drawn.append(_rect(x + room * 0.1, base - size if way > 0 else base, room * 0.8, size, kind))
+        for i, count in enumerate(counts):
+            size, x = tall * count / most, left + slot * i
+            drawn.append(_rect(x + slot * 0.1, base - size if way > 0 else base, slot * 0.8, size, kind))
             if count:
                 y = base - size - 6 if way > 0 else base + size + 15
-                drawn.append(_text(x + room / 2, y, f"{count}", "number", "middle"))
+                drawn.append(_text(x + slot / 2, y, f"{count}", "number", "middle"))
         drawn.append(_line(left, base, width - 8, base, "axis"))
-    for place, label in enumerate(labels):
-        drawn.append(_text(left + room * (place + 0.5), floor + 17, label, "tick", "middle"))
+    for i, label in enumerate(labels):
+        drawn.append(_text(left + slot * (i + 0.5), floor + 17, label, "tick", "middle"))
     for side, y in zip(sides, (floor - tall / 2, floor + 24 + tall / 2), strict=False):
         drawn.append(_text(left - 10, y, side, "side", "end"))
     drawn.append(_text((left + width) / 2, bottom + 12, words.across, "tick", "middle"))
@@ -220,12 +220,12 @@ def frontier(points: Sequence[Point], chosen: int, promise: float, chosen_says: 
     line = up(promise)
     drawn += [_line(across.start, line, across.stop, line, "promise")]
     drawn += [_text(across.start + 6, line - 6, f"promised: {100 * promise:.4g} %", "note", "start")]
-    places = [(across(p.x), up(p.y)) for p in points]
-    drawn.append(_polyline(places, "joined"))
-    for (x, y), point, low, high in zip(places, points, lows, highs, strict=True):
+    coordinates = [(across(p.x), up(p.y)) for p in points]
+    drawn.append(_polyline(coordinates, "joined"))
+    for (x, y), point, low, high in zip(coordinates, points, lows, highs, strict=True):
         drawn.append(_line(x, up(low), x, up(high), "error"))
         drawn.append(_circle(x, y, 3.5, "best" if point.best else "other"))
-    x, y = places[chosen]
+    x, y = coordinates[chosen]
     right = x < (across.start + across.stop) * 0.6
     drawn += [_circle(x, y, 9, "ring"), _circle(x, y, 4.5, "full")]
     drawn.append(_text(x + (14 if right else -14), y + 22, chosen_says, "note", "start" if right else "end"))
@@ -241,21 +241,21 @@ def curve(values: Sequence[float], words: Words, limit: float | None = None) -> 
         limit: Value of a dashed line below which something is wrong; None: no line.
     """
     width, height = 300.0, 170.0
-    known = [value for value in values if value == value]
-    ys = ticks(min([0.0, *known]), max([limit or 0.0, *known]), 3)
+    finite = [value for value in values if value == value]
+    ys = ticks(min([0.0, *finite]), max([limit or 0.0, *finite]), 3)
     across, up = _Axis(1, max(len(values), 2), 44.0, width - 48), _Axis(ys[0], ys[-1], height - 30, 30.0)
     drawn = [_text(4, 14, words.title, "head", "start"), *_levels(ys, across, up)]
     drawn.append(_text(across.start, height - 10, "epoch 1", "tick", "start"))
     drawn.append(_text(across.stop, height - 10, f"{len(values)}", "tick", "end"))
     if limit is not None:
         drawn.append(_line(across.start, up(limit), across.stop, up(limit), "promise"))
-    every = -(-len(values) // 200)  # more points than that cannot be told apart
-    kept = sorted({*range(0, len(values), every), len(values) - 1})
-    places = [(across(place + 1), up(values[place])) for place in kept if values[place] == values[place]]
-    if places:
-        x, y = places[-1]
-        drawn += [_polyline(places, "joined"), _circle(x, y, 4, "full")]
-        drawn.append(_text(x + 8, y + 4, figure(known[-1]), "number", "start"))
+    stride = -(-len(values) // 200)  # more points cannot be distinguished
+    kept = sorted({*range(0, len(values), stride), len(values) - 1})
+    points = [(across(i + 1), up(values[i])) for i in kept if values[i] == values[i]]
+    if points:
+        x, y = points[-1]
+        drawn += [_polyline(points, "joined"), _circle(x, y, 4, "full")]
+        drawn.append(_text(x + 8, y + 4, figure(finite[-1]), "number", "start"))
     return _chart(width, height, "small", words, *drawn)
 
 
@@ -301,8 +301,8 @@ def _circle(x: float, y: float, radius: float, kind: str) -> Markup:
     return _element("circle", {"class": kind, "cx": x, "cy": y, "r": radius})
 
 
-def _polyline(places: Sequence[tuple[float, float]], kind: str) -> Markup:
-    return _element("polyline", {"class": kind, "points": " ".join(f"{x:.2f},{y:.2f}" for x, y in places)})
+def _polyline(points: Sequence[tuple[float, float]], kind: str) -> Markup:
+    return _element("polyline", {"class": kind, "points": " ".join(f"{x:.2f},{y:.2f}" for x, y in points)})
 
 
 def _text(x: float, y: float, says: str, kind: str, anchor: str) -> Markup:
@@ -310,8 +310,8 @@ def _text(x: float, y: float, says: str, kind: str, anchor: str) -> Markup:
 
 
 def _element(name: str, attributes: Mapping[str, object], *children: str) -> Markup:
-    said = Markup("").join(
+    pairs = Markup("").join(
         Markup(' {}="{}"').format(key, f"{value:.6g}" if isinstance(value, float) else value)
         for key, value in attributes.items()
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(name, said, Markup("").join(children))
+    return Markup("<{0}{1}>{2}</{0}>").format(name, pairs, Markup("").join(children))

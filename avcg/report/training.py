@@ -13,7 +13,7 @@ from avcg.method.diagnostics import collapse
 from avcg.report.page import figure, percent, precise, signed
 from avcg.report.svg import Point, Words, curve, frontier, share_bar
 
-_NO_EXPLAINER = "It needs the explainer that gave the answers."
+_NO_EXPLAINER = "This section needs the explainer that gave the answers."
 _NO_GENERATOR = "Only AVCG trains a generator; these answers are by {}."
 
 
@@ -37,10 +37,10 @@ def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
         for line in table.to_dict("records")
     ]
     chosen = int(np.abs(table.index.to_numpy(np.float64) - calibration.margin).argmin())
-    at = table.iloc[chosen]
+    line = table.iloc[chosen]
     says = "; ".join(f"distance {figure(p.x)}: {100 * p.y:.1f} %" for p in points)
     words = Words("Share of models that agree, against distance", says, "mean distance")
-    label = f"chosen: {100 * at['survival']:.1f} % at {figure(at['distance'])}"
+    label = f"chosen: {100 * line['survival']:.1f} % at {figure(line['distance'])}"
     sentence = str(calibration)
     return {
         "chart": frontier(points, chosen, calibration.promise, label, words),
@@ -56,8 +56,9 @@ def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
 
 
 def _best(table: pd.DataFrame, distance: float, survival: float) -> bool:
-    near, sure = table["distance"], table["survival"]
-    better = (near <= distance) & (sure >= survival) & ((near < distance) | (sure > survival))
+    distances, survivals = table["distance"], table["survival"]
+    no_worse = (distances <= distance) & (survivals >= survival)
+    better = no_worse & ((distances < distance) | (survivals > survival))
     return not bool(better.any())
 
 
@@ -65,12 +66,12 @@ def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
     """The section on collapse: curves by epoch and a verdict, or why it is left out."""
     if not isinstance(explainer, AVCG):
         return _reason(explainer)
-    seen = explainer.diagnostics_
-    if not len(seen):
-        return "Nothing was looked at while the generator was trained."
+    diagnostics = explainer.diagnostics_
+    if not len(diagnostics):
+        return "No diagnostics were recorded while the generator was trained."
     config = explainer.recipe_.diagnostics
-    fallen, units = collapse(seen, config), int(seen["active_units"].iloc[-1])
-    differ = f"answers differ {percent(seen['personalisation'].iloc[-1])} as much as the rows they answer"
+    fallen, units = collapse(diagnostics, config), int(diagnostics["active_units"].iloc[-1])
+    differ = f"answers differ {percent(diagnostics['personalisation'].iloc[-1])} as much as the rows they answer"
     if fallen is not None:
         verdict = f"The answers have collapsed: {fallen}"
     elif not units:
@@ -81,9 +82,13 @@ def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:
     else:
         verdict = f"Nothing has collapsed: {differ}, and {units} latent unit{'s are' if units > 1 else ' is'} in use."
     charts = [
-        curve(seen["personalisation"].tolist(), _words("Personalisation", seen["personalisation"]), config.collapsed),
-        curve(seen["kl"].tolist(), _words("KL divergence", seen["kl"])),
-        curve(seen["active_units"].tolist(), _words("Latent units in use", seen["active_units"])),
+        curve(
+            diagnostics["personalisation"].tolist(),
+            _words("Personalisation", diagnostics["personalisation"]),
+            config.collapsed,
+        ),
+        curve(diagnostics["kl"].tolist(), _words("KL divergence", diagnostics["kl"])),
+        curve(diagnostics["active_units"].tolist(), _words("Latent units in use", diagnostics["active_units"])),
     ]
     return {
         "verdict": verdict,

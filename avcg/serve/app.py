@@ -203,7 +203,7 @@ class Service:
         """Check a request against the schema and the limits; the engine checks the columns of rows.
 
         Raises:
-            RefusedError: With the field at fault and the reason.
+            RefusedError: If a field is invalid or a limit is exceeded. It has the field and the reason.
         """
         limits, classes, n_rows = self.limits, self.engine.classes, len(query.rows)
         if n_rows > limits.rows:
@@ -315,7 +315,7 @@ def _check_range(schema: Schema, name: str, allowed: list[Any]) -> None:
 
 def _contains(values: Sequence[Any], value: Any) -> bool:
     """Whether a value is among others. Booleans are not numbers: true is not 1."""
-    return any(value == each and isinstance(value, bool) is isinstance(each, bool) for each in values)
+    return any(value == other and isinstance(value, bool) is isinstance(other, bool) for other in values)
 
 
 def _row(row: Row, n_models: int) -> dict[str, Any]:

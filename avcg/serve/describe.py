@@ -35,7 +35,7 @@ def check_examples(schema: Schema, encoding: Encoding, examples: Sequence[Exampl
     """Refuse example rows that the engine could not answer.
 
     Raises:
-        DataError: With the number of the row, its column and the reason.
+        DataError: If a row does not fit the schema. The message has its number, the column and the reason.
     """
     for number, row in enumerate(examples, 1):
         try:
@@ -70,7 +70,7 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
 def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Example]) -> dict[str, Any]:
     schema, feature, i = encoding.schema, encoding.schema.features[j], encoding.kind_index[j]
     group = next((group for group in schema.links if feature.name in group), (feature.name,))
-    found = {
+    description = {
         "name": feature.name,
         "kind": feature.kind,
         "type": "number" if isinstance(feature, Continuous) else "category",
@@ -88,7 +88,7 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
         "moves": None,
     }
     if isinstance(feature, Continuous):
-        return found | {
+        return description | {
             "low": float(free.limits.ranges.low[0, i]),
             "high": float(free.limits.ranges.high[0, i]),
             "seen_low": float(encoding.low[i]),
@@ -99,8 +99,8 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
     n = len(feature.categories)
     categories = free.limits.categories
     allowed = categories.moves[slots, :n] & categories.may_enter[0, slots][:n]
-    moves = [[feature.categories[k] for k in range(n) if k != at and allowed[at, k]] for at in range(n)]
-    return found | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
+    moves = [[feature.categories[k] for k in range(n) if k != i and allowed[i, k]] for i in range(n)]
+    return description | {"categories": list(feature.categories), "ordered": feature.ordered, "moves": moves}
 
 
 def _change(encoding: Encoding, free: FeasibleSet, j: int) -> str:
@@ -123,11 +123,11 @@ def movable_names(encoding: Encoding, free: FeasibleSet) -> list[str]:
 def _typical(encoding: Encoding, j: int, seen: Sequence[Any]) -> Any:
     """A value to start from: the median or mode of the examples, or else the middle of the training rows."""
     feature, i = encoding.schema.features[j], encoding.kind_index[j]
-    there = [value for value in seen if value is not None]
+    present = [value for value in seen if value is not None]
     if isinstance(feature, Categorical):
-        return Counter(there).most_common(1)[0][0] if there else feature.categories[0]
-    if there:
-        return sorted(there)[len(there) // 2]
+        return Counter(present).most_common(1)[0][0] if present else feature.categories[0]
+    if present:
+        return sorted(present)[len(present) // 2]
     middle = encoding.center if encoding.scaling == "standard" else (encoding.low + encoding.high) / 2
     value = float(encoding.on_grid(middle.copy())[i])
     return round(value, 2) if feature.step is None and abs(value) >= 1 else value
@@ -149,10 +149,10 @@ def row_schema(schema: Schema) -> dict[str, Any]:
 
 
 def _cell_schema(feature: Feature) -> dict[str, Any]:
-    gaps = feature.missing != "error"
+    nullable = feature.missing != "error"
     if isinstance(feature, Categorical):
-        return {"enum": [*feature.categories, *([None] if gaps else [])]}
-    return {"type": ["number", "null"] if gaps else "number"}
+        return {"enum": [*feature.categories, *([None] if nullable else [])]}
+    return {"type": ["number", "null"] if nullable else "number"}
 
 
 def ranges_schema(schema: Schema) -> dict[str, Any]:

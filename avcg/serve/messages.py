@@ -335,6 +335,6 @@ def _refusal(error: ValidationError, kind: type[BaseModel]) -> RefusedError:
     elif path[:1] == ["target"] and kind is ExplainRequest:
         path, words = path[:1], "must be a text, a finite number, true, false or null"  # pydantic lists every type
     elif first["type"] == "extra_forbidden":
-        words = f"there is no such field; there are {', '.join(kind.model_fields)}"
+        words = f"there is no such field; the fields are {', '.join(kind.model_fields)}"
     where = ".".join(path) or None
     return RefusedError(422, f"{where or 'The body'}: {words}.", where)

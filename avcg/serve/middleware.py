@@ -59,7 +59,7 @@ def refusal(status: int, reason: str, where: str | None = None, error_id: str | 
 def with_header_timeout(protocol: Any, seconds: float) -> Any:
     """A protocol class of uvicorn that closes connections whose request headers do not arrive in time.
 
-    The number of connections is limited. Without a timeout, a few hundred silent ones would keep everybody else out.
+    The number of connections is limited. Without a timeout, a few hundred idle ones would block all other clients.
 
     Args:
         protocol: Protocol class of uvicorn, which has in ``cycle`` the latest request with complete headers.
@@ -105,7 +105,7 @@ class RequestLimits:
         body_bytes: Size of the largest body that is read.
         token: Token required by every endpoint but the page and ``/health``; None: no token is required.
         hosts: Host names accepted by a service without a token. A page of another origin could otherwise make a browser
-            call the service under a name of its own (DNS rebinding). None: any.
+            call the service under a host name of its own (DNS rebinding). None: any.
     """
 
     def __init__(
@@ -170,10 +170,10 @@ class RequestLimits:
                 reason = "Without a token, this service answers only under its local name, such as localhost."
                 raise RefusedError(421, reason)
         if self._token is not None and path not in _OPEN and not path.startswith(_PAGE):
-            scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
+            scheme, _, sent_token = headers.get(b"authorization", b"").partition(b" ")
             if scheme.lower() != b"bearer":
                 raise RefusedError(401, "This service requires a token, in the header Authorization: Bearer TOKEN.")
-            if not hmac.compare_digest(given.strip(), self._token):
+            if not hmac.compare_digest(sent_token.strip(), self._token):
                 raise RefusedError(401, "The token is wrong.")
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length[:20]) > self._max_bytes:

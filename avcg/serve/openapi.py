@@ -24,13 +24,17 @@ _REASONS = {
 }
 _MODELS = (ExplainRequest, ExplainAnswer, SchemaAnswer, HealthAnswer, StoredAnswers, Refusal)
 _ABOUT = (
-    "What to change so that a decision becomes another, and remains so after the model is retrained. Every row gets an"
+    "Finds what to change so that a decision becomes another, also after the model is retrained. Every row gets an"
     " answer or a reason. `GET /schema` describes the columns and what may change."
 )
 
 
 def body_of(model: str) -> dict[str, Any]:
-    """The part of an endpoint's description that says which message its body holds."""
+    """The part of an endpoint's description that names the message in its body.
+
+    Args:
+        model: Name of the message.
+    """
     schema = {"$ref": f"#/components/schemas/{model}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 

@@ -47,9 +47,9 @@ class Metrics:
         """Count a request that was answered or refused.
 
         Args:
-            path: The path that was requested.
-            status: The HTTP status of the response.
-            seconds: The time it took.
+            path: Requested path.
+            status: HTTP status of the response.
+            seconds: Duration in seconds.
         """
         endpoint = path if path in self._endpoints else "other"
         self._requests.labels(endpoint, status).inc()
@@ -59,8 +59,8 @@ class Metrics:
         """Count rows that were answered.
 
         Args:
-            rows: The number of rows.
-            statuses: The status of every answer, at least one for each row.
+            rows: Number of rows.
+            statuses: Status of every answer, at least one for each row.
         """
         self._rows.inc(rows)
         for status in statuses:

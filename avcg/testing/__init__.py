@@ -1,4 +1,4 @@
-"""Contracts that anyone's own parts can be run against, one for each kind of part."""
+"""Contract tests for your own parts: one function for each kind of part, which asserts that it works with avcg."""
 
 from avcg.testing.constraints import check_constraint
 from avcg.testing.datasets import check_dataset

@@ -1,4 +1,4 @@
-"""The contract of a constraint: what a schema allows is what people can get, and nothing else."""
+"""The contract of a constraint: every part of avcg allows exactly the same answers under it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from avcg.space.encoding import Encoding, Floats, Values
 from avcg.space.tabular import TabularSpace
 from avcg.testing.spaces import check_space
 
-_MOST_POINTS = 3000
+_MAX_POINTS = 3000
 
 
 def check_constraint(
@@ -23,20 +23,20 @@ def check_constraint(
 ) -> None:
     """Assert that a constraint means the same wherever it is applied.
 
-    Every point of a grid that `violations` allows is kept by `project`, and every other is moved to one that is
-    allowed. The space under the constraint keeps `check_space`. The constraint comes back from JSON and from a stored
-    space, shows in `describe`, and adds nothing where it is there already.
+    Every point of a grid that `violations` allows is kept by `project`, and every other point is moved to an allowed
+    one. The space under the constraint satisfies `check_space`. The constraint survives a round trip through JSON and
+    through a stored space, is visible in the schema's description, and changes nothing if it is applied twice.
 
     Args:
-        constrain: From a schema to that schema with one more constraint: ``lambda schema: schema.freeze("age")``.
-        schema: Without the constraint.
-        X: Rows that fit the schema, at least three, of which some may change with the constraint too.
-        lifted: Whether `Schema.free` takes the constraint back, as it does with every limit on where a column may move;
-            steps, missing values, prices, links and the cap on changes stay.
-        seed: Of the points, where the grid has more than 3,000 for a row.
+        constrain: Function that adds the constraint to a schema, e.g. ``lambda schema: schema.freeze("age")``.
+        schema: Schema without the constraint.
+        X: Rows that fit the schema, at least three. Some must be able to change under the constraint.
+        lifted: Whether `Schema.free` lifts the constraint, as it does with every limit on where a column may move. It
+            does not lift steps, missing values, prices, links and the largest number of changes.
+        seed: Seed of the points that are drawn if the grid has more than 3,000; 0 by default.
 
     Raises:
-        AssertionError: With what does not hold.
+        AssertionError: If a condition does not hold. The message names it.
     """
     limited = constrain(schema)
     assert limited != schema, "the constraint leaves the schema as it is"
@@ -53,71 +53,72 @@ def _check_words(constrain: Callable[[Schema], Schema], schema: Schema, limited:
     try:
         twice = constrain(limited)
     except ValueError:
-        twice = limited  # saying it again may be refused
-    assert twice == limited, "the constraint says more the second time"
+        twice = limited  # a constraint may refuse to be added twice
+    assert twice == limited, "adding the constraint again changes the schema"
     free = schema.free(*schema.names)
     expected = free if lifted else constrain(free)
-    what = "free does not lift the constraint" if lifted else "free lifts the constraint, which is not its own"
+    what = "free does not lift the constraint" if lifted else "free lifts the constraint, although lifted is False"
     assert limited.free(*schema.names) == expected, what
 
 
 def _check_storage(space: TabularSpace, X: Any) -> None:
     packed, arrays = pack_encoding(space.encoding, space.feasible.links)
-    back = TabularSpace(*unpack_encoding(packed, arrays | pack_limits(space.encoding, space.feasible)))
+    restored = TabularSpace(*unpack_encoding(packed, arrays | pack_limits(space.encoding, space.feasible)))
     x = space.encode(X)
-    assert torch.equal(back.encode(X), x), "a stored space encodes differently"
+    assert torch.equal(restored.encode(X), x), "a stored space encodes differently"
     raw = torch.from_numpy(np.random.default_rng(0).normal(scale=3.0, size=(4, *x.shape)).astype(np.float32))
-    assert torch.equal(back.project(raw, x), space.project(raw, x)), "a stored space projects differently"
+    assert torch.equal(restored.project(raw, x), space.project(raw, x)), "a stored space projects differently"
 
 
 def _check_grid(space: TabularSpace, read: Values, rng: np.random.Generator) -> None:
-    """Look at every point of a grid for each of a few rows."""
+    """Check every point of a grid as an answer to each of a few rows."""
     points = _grid(space.encoding, read, rng)
     x = space.encode(points)
-    kept = 0
+    n_allowed = 0
     for i in range(min(len(read), 6)):
         row = read.take(np.full(len(points), i))
-        here = space.encode(row)
+        factual = space.encode(row)
         allowed = ~space.violations(points, row).any(axis=1)
-        projected = space.project(x, here)
+        projected = space.project(x, factual)
         same = (projected == x).all(dim=1).numpy()
         assert same[allowed].all(), f"project moves a point that is allowed: {_shown(space, points, allowed & ~same)}"
-        assert not same[~allowed].any(), f"project keeps what is not allowed: {_shown(space, points, same & ~allowed)}"
+        assert not same[~allowed].any(), (
+            f"project keeps a point that is not allowed: {_shown(space, points, same & ~allowed)}"
+        )
         answers = space.codes.restore(projected.numpy(), row)
         assert not space.violations(answers, row).any(), "a point was projected to one that is not allowed"
-        kept += int(allowed.sum())
-    assert kept, "no point of the grid is allowed: check_constraint needs rows that may change"
+        n_allowed += int(allowed.sum())
+    assert n_allowed, "no point of the grid is allowed: check_constraint needs rows that may change"
 
 
 def _grid(encoding: Encoding, read: Values, rng: np.random.Generator) -> Values:
-    """Points with every value of a few of each column, or a random part of them where there are too many."""
+    """All combinations of a few values of each column, or a random part of them if there are too many."""
     numbers = [_numbers(encoding, j, read.numbers[:, j]) for j in range(len(encoding.numeric))]
     choices = [np.arange(len(choice.categories)) for choice in encoding.categorical]
     sizes = [len(values) for values in (*numbers, *choices)]
-    if int(np.prod(sizes)) <= _MOST_POINTS:
+    if int(np.prod(sizes)) <= _MAX_POINTS:
         index = np.array(list(itertools.product(*map(range, sizes))), np.intp)
     else:
-        index = np.stack([rng.integers(0, size, _MOST_POINTS) for size in sizes], axis=1)
+        index = np.stack([rng.integers(0, size, _MAX_POINTS) for size in sizes], axis=1)
     n = len(numbers)
     columns = [values[index[:, j]] for j, values in enumerate(numbers)]
-    places = [values[index[:, n + j]] for j, values in enumerate(choices)]
+    positions = [values[index[:, n + j]] for j, values in enumerate(choices)]
     return Values(
-        np.array(columns, np.float64).reshape(n, len(index)).T, np.array(places, np.intp).reshape(-1, len(index)).T
+        np.array(columns, np.float64).reshape(n, len(index)).T, np.array(positions, np.intp).reshape(-1, len(index)).T
     )
 
 
 def _numbers(encoding: Encoding, j: int, present: Floats) -> Floats:
-    """Values of a column: those of the rows, between and beyond them, and on its grid."""
+    """Values of a column to try: those of the rows, values between and beyond them, and points of its grid."""
     ends = np.unique(present[~np.isnan(present)])
     reach = max(float(ends[-1] - ends[0]), 1.0)
     between = np.quantile(ends, [0.25, 0.5, 0.75])
     values = np.concatenate([ends[:3], ends[-2:], between, [ends[0] - reach, ends[-1] + reach]])
-    every = np.repeat(values[:, None], len(encoding.numeric), axis=1)
-    return np.unique(np.concatenate([encoding.on_grid(every)[:, j], values]))
+    repeated = np.repeat(values[:, None], len(encoding.numeric), axis=1)
+    return np.unique(np.concatenate([encoding.on_grid(repeated)[:, j], values]))
 
 
 def _shown(space: TabularSpace, points: Values, which: Any) -> dict[str, Any]:
-    """The first of some points, by column."""
-    at = np.flatnonzero(which)[:1]
-    first = space.decode(space.encode(points.take(at)))
+    """The first of the selected points, by column."""
+    first = space.decode(space.encode(points.take(np.flatnonzero(which)[:1])))
     return {name: first[name].iloc[0] for name in first}

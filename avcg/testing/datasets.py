@@ -16,11 +16,11 @@ from avcg.space.images import ImageSpace
 from avcg.space.tabular import TabularSpace
 from avcg.testing.unchanged import streams_untouched
 
-_CODED_ROWS = 2000  # at most, evenly spaced: enough to meet every category of the public datasets, in a second
+_MAX_ENCODED_ROWS = 2000  # evenly spaced rows, which have every category of the published datasets
 
 
 def check_dataset(specification: Specification, dataset: Dataset | None = None) -> None:
-    """Assert that a dataset is fully specified, and that its rows are what the specification says.
+    """Assert that a dataset is fully specified, and that its rows agree with the specification.
 
     The specification has a title, licence, citation and note, and for each file an address and a checksum of the right
     length. There are as many rows and labels as it says, and exactly its classes. A schema covers the columns, and a
@@ -29,11 +29,11 @@ def check_dataset(specification: Specification, dataset: Dataset | None = None) 
     shares of the classes, and depend on the seed alone.
 
     Args:
-        specification: The specification, such as `avcg.datasets` finds in its files.
-        dataset: The rows it loads; None: they are loaded here, from files on this machine: nothing is downloaded.
+        specification: Specification of the dataset.
+        dataset: Rows that it loads; None: they are loaded from files on this machine, without a download.
 
     Raises:
-        AssertionError: With what does not hold.
+        AssertionError: If a condition does not hold. The message names it.
         DataFileError: If a file is missing, or is not the published one.
     """
     _check_specification(specification)
@@ -125,7 +125,7 @@ def _check_images(dataset: Dataset) -> None:
     )
     chosen = images[_evenly_spaced(len(dataset))]
     space = ImageSpace.fit(chosen)
-    assert np.array_equal(space.decode(space.encode(chosen)), chosen), "an image does not come back from its codes"
+    assert np.array_equal(space.decode(space.encode(chosen)), chosen), "an image is not restored from its codes"
 
 
 def _check_split(dataset: Dataset) -> None:
@@ -135,12 +135,12 @@ def _check_split(dataset: Dataset) -> None:
     rows = np.concatenate([part.X for part in parts])
     assert len(set(rows.tolist())) == len(rows), "two parts of a split share a row"
     assert len(rows) == len(dataset), "a split loses rows"
-    assert all(np.array_equal(one.X, two.X) for one, two in zip(parts, again, strict=True)), (
+    assert all(np.array_equal(first.X, second.X) for first, second in zip(parts, again, strict=True)), (
         "the same seed gives another split"
     )
     assert not np.array_equal(parts[2].X, other[2].X), "another seed gives the same split"
     for part in parts:
-        assert np.array_equal(part.y, dataset.y[part.X]), "a split parts rows from their labels"
+        assert np.array_equal(part.y, dataset.y[part.X]), "a split gives rows other labels"
         for label in dataset.classes:
             expected = float((dataset.y == label).mean()) * len(part)
             count = int((part.y == label).sum())
@@ -150,4 +150,4 @@ def _check_split(dataset: Dataset) -> None:
 
 
 def _evenly_spaced(count: int) -> NDArray[np.intp]:
-    return np.unique(np.linspace(0, count - 1, min(count, _CODED_ROWS)).astype(np.intp))
+    return np.unique(np.linspace(0, count - 1, min(count, _MAX_ENCODED_ROWS)).astype(np.intp))

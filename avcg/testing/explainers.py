@@ -1,4 +1,4 @@
-"""The contract of a method that answers."""
+"""The contract of an explainer."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from avcg.testing.unchanged import streams_untouched
 
 
 def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
-    """Assert that a fitted explainer keeps the promises that every method of avcg makes about tables.
+    """Assert that a fitted explainer of tables behaves as the rest of avcg expects.
 
-    A status for every row and never a missing one; columns, dtypes and index as they came; no constraint broken, also
-    under a request of its own; validity as the model in force sees the rows handed out; the same answers alone, in a
-    batch and in any order; JSON there and back; no global stream touched.
+    Every row gets a status, and answers have the columns, dtypes and index of the rows. No constraint is broken, also
+    if each row has its own restrictions. Statuses agree with what the deployed model decides about the delivered rows.
+    Answers are the same alone, in a batch and in any order, and survive a round trip through JSON. Global random
+    streams stay untouched.
 
     Args:
-        explainer: Fitted.
+        explainer: A fitted explainer.
         X: A few rows, at least four.
 
     Raises:
-        AssertionError: With what does not hold.
+        AssertionError: If a condition does not hold. The message names it.
     """
     with streams_untouched("generate"):
         answers = explainer.generate(X)
@@ -37,7 +38,7 @@ def check_explainer(explainer: Explainer, X: pd.DataFrame) -> None:
     _check_constraints(explainer, answers, X)
     _check_neighbours(explainer, answers, X)
     assert Counterfactuals.from_json(answers.to_json()).to_json() == answers.to_json(), (
-        "JSON does not come back the same"
+        "answers are changed by a round trip through JSON"
     )
     several = explainer.generate(X, n=2)
     assert len(several.frame) == len(several.statuses) == 2 * len(X), "there are not two answers for each row"
@@ -47,14 +48,14 @@ def _check_judgement(explainer: Explainer, answers: Counterfactuals, X: pd.DataF
     x_cf, deployed = explainer.space_.encode(answers.frame), explainer.deployed_
     after = deployed.bind_rows(answers.frame).probabilities(x_cf)
     before = deployed.bind_rows(X).probabilities(explainer.space_.encode(X))
-    decided, current = (explainer.classes_[deployed.decide(found).numpy()] for found in (after, before))
+    decided, current = (explainer.classes_[deployed.decide(probabilities).numpy()] for probabilities in (after, before))
     delivered = answers.status.isin(["ok", "not_robust"]).to_numpy()
-    assert (decided[delivered] == answers.target[delivered]).all(), "an answer said to be valid is not"
-    untold = (answers.statuses == "not_valid") & (decided == answers.target)
-    assert not untold.any(), "an answer said not to be valid is"
+    assert (decided[delivered] == answers.target[delivered]).all(), "an answer is reported as valid and is not"
+    unreported = (answers.statuses == "not_valid") & (decided == answers.target)
+    assert not unreported.any(), "an answer is valid and reported as not valid"
     assert ((answers.statuses == "already_target") == (current == answers.target)).all(), "already_target is wrong"
-    left = answers.status.isin(["already_target", "infeasible"]).to_numpy()
-    pd.testing.assert_frame_equal(answers.frame[left], X[left])
+    unchanged = answers.status.isin(["already_target", "infeasible"]).to_numpy()
+    pd.testing.assert_frame_equal(answers.frame[unchanged], X[unchanged])
 
 
 def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
@@ -64,13 +65,14 @@ def _check_constraints(explainer: Explainer, answers: Counterfactuals, X: pd.Dat
     free = np.flatnonzero(space.feasible.movable(space.encoding)[0])
     vary = np.zeros((len(X), len(space.schema)), bool)
     vary[np.arange(len(X)), free[np.arange(len(X)) % len(free)]] = True
-    asked = explainer.generate(X, vary=vary)
-    assert not space.restrict(vary=vary).violations(asked.frame, X).any(), "a request of a row's own is not kept"
+    restricted = explainer.generate(X, vary=vary)
+    broken = space.restrict(vary=vary).violations(restricted.frame, X)
+    assert not broken.any(), "a restriction of a single row is broken"
 
 
 def _check_neighbours(explainer: Explainer, answers: Counterfactuals, X: pd.DataFrame) -> None:
-    whole = explainer.space_.encode(answers.frame)
-    turned = explainer.space_.encode(explainer.generate(X.iloc[::-1]).frame.iloc[::-1])
+    expected = explainer.space_.encode(answers.frame)
+    reversed_rows = explainer.space_.encode(explainer.generate(X.iloc[::-1]).frame.iloc[::-1])
     alone = explainer.space_.encode(explainer.generate(X.iloc[[1]]).frame)
-    assert torch.allclose(turned, whole, atol=1e-5), "an answer depends on the order of rows"
-    assert torch.allclose(alone, whole[1:2], atol=1e-5), "an answer depends on the other rows"
+    assert torch.allclose(reversed_rows, expected, atol=1e-5), "an answer depends on the order of rows"
+    assert torch.allclose(alone, expected[1:2], atol=1e-5), "an answer depends on the other rows"

@@ -32,16 +32,16 @@ _AXIS = {
 def check_metric(metric: Metric) -> None:
     """Assert that a metric keeps the promises that evaluation, tables and figures rely on.
 
-    It declares which direction is better. On answers to rows of a table, one each or two each, and to images, it gives
-    one finite value or NaN for each answer, the same when asked again. The values follow their rows into any order.
-    Where a part that the metric needs is missing, every value is NaN, and no part is needed that is not declared.
-    Arguments and global random streams stay untouched.
+    It declares which direction is better. For answers to rows of a table, one or two for each row, and to images, it
+    gives a finite value or NaN for each answer, and the same values when it is called again. Values do not depend on
+    the order of rows. If a part that the metric needs is missing, every value is NaN, and it needs no part that it does
+    not declare. Arguments and global random streams stay untouched.
 
     Args:
-        metric: The metric. It must have a value for some answer of these examples.
+        metric: The metric. It must have a value for at least one answer of the examples.
 
     Raises:
-        AssertionError: With what does not hold.
+        AssertionError: If a condition does not hold. The message names it.
     """
     assert metric.direction in get_args(Direction), f"{metric.name}: the direction {metric.direction!r} is unknown"
     measured = False
@@ -57,8 +57,8 @@ def check_metric(metric: Metric) -> None:
             measured |= bool(np.isfinite(values).any())
         _check_same(columns, metric.columns(Case(case.context, case.answers)), "another call gives other values")
         order = torch.arange(len(case.answers.x)).unflatten(0, (-1, case.answers.n)).flip(0).flatten()
-        turned = {name: values[order.numpy()] for name, values in metric.columns(_in_order(case, order)).items()}
-        _check_same(columns, turned, "values do not follow their rows into another order")
+        reordered = {name: values[order.numpy()] for name, values in metric.columns(_in_order(case, order)).items()}
+        _check_same(columns, reordered, "values do not follow their rows into another order")
         _check_needs(metric, case)
     assert measured, f"{metric.name}: no answer of any example has a value"
 
@@ -70,22 +70,23 @@ def _check_same(columns: dict[str, Any], others: dict[str, Any], what: str) -> N
 
 
 def _check_needs(metric: Metric, case: Case) -> None:
-    """Every value is NaN without a part that is needed; a value needs no other part."""
+    """Check that every value is NaN without a part that is needed, and that no other part is needed."""
     optional = {field.name for field in fields(EncodedAnswers) if field.default is None}
     judges = {field.name for field in fields(Context) if field.default is None}
     for need in set(metric.needs) & (judges | optional):
         values = metric.columns(_without(case, {need}))
-        assert all(np.isnan(column).all() for column in values.values()), f"{metric.name}: a value without {need!r}"
+        assert all(np.isnan(column).all() for column in values.values()), (
+            f"{metric.name}: there is a value without {need!r}, which it needs"
+        )
     if not metric.lacks(case):
         alone = metric.columns(_without(case, (judges | optional) - set(metric.needs)))
-        assert alone, f"{metric.name}: there is no value with just what it needs"
+        assert alone, f"{metric.name}: there is no value if only the parts that it needs are present"
 
 
 def _without(case: Case, names: set[str]) -> Case:
     """The same case without some of its optional parts."""
-    none: dict[str, Any] = dict.fromkeys(names)
-    judges = {name: none[name] for name in none if hasattr(case.context, name)}
-    observed = {name: none[name] for name in none if name not in judges}
+    judges: dict[str, Any] = {name: None for name in names if hasattr(case.context, name)}
+    observed: dict[str, Any] = {name: None for name in names if name not in judges}
     return Case(replace(case.context, **judges), replace(case.answers, **observed))
 
 
@@ -118,21 +119,21 @@ def _example_rows(images: bool) -> tuple[Space, Tensor]:
 
 
 def example_case(*, images: bool = False, n: int = 1) -> Case:
-    """Answers with every judge there is, made in a second: what metrics are tried on.
+    """Example answers with every kind of judge, made in a second, to call metrics with.
 
-    Most answers change something. The last but one is its row, without the decision asked for; the last one is its row
-    too, which has that decision already.
+    Most answers change something. The last two are unchanged rows: the last one has the target decision already, and
+    the one before it does not.
 
     Args:
-        images: Whether rows are images of 4 x 4 pixels and not rows of a table.
-        n: Answers of each row; 1, 2 or 3.
+        images: Whether rows are images of 4 x 4 pixels instead of rows of a table.
+        n: Number of answers for each row: 1 (the default), 2 or 3.
     """
     rng = torch.Generator().manual_seed(0)
     space, x_train = _example_rows(images)
     width = x_train[0].numel()
     network = nn.Sequential(nn.Flatten(), nn.utils.skip_init(nn.Linear, width, 2)).requires_grad_(False)
     weights = torch.randn(9, 2, width, generator=rng)
-    weights = weights[:1] + 0.4 * (weights - weights[:1])  # models around the deployed one, not about something else
+    weights = weights[:1] + 0.4 * (weights - weights[:1])  # models that are similar to the deployed one
     models = Stacked(network, {"1.weight": weights, "1.bias": torch.zeros(len(weights), 2)})
     deployed = DeployedModel(models.subset(torch.tensor([0])))
     y_train = deployed.decide(deployed.probabilities(x_train))

@@ -1,4 +1,4 @@
-"""What every contract asks of a part: that it leaves global random streams and the rows of its caller alone."""
+"""Checks that a part leaves global random streams and the rows of its caller unchanged."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import sklearn.model_selection  # noqa: F401  importing it draws from Python's stream, which is no part's doing
+import sklearn.model_selection  # noqa: F401  importing it draws from Python's stream, so it is imported before
 import torch
 
 
 @contextmanager
 def streams_untouched(part: str) -> Iterator[None]:
-    """Assert that the global streams of Python, numpy and PyTorch stand where they stood.
+    """Assert that the block does not change the global random streams of Python, numpy and PyTorch.
 
     Args:
-        part: What runs meanwhile, as the message names it.
+        part: Name of what runs in the block, for the error message.
 
     Raises:
-        AssertionError: With the stream that was drawn from.
+        AssertionError: If a stream was changed. The message names it.
     """
     before = _states()
     yield
@@ -30,14 +30,14 @@ def streams_untouched(part: str) -> Iterator[None]:
 
 
 def same_rows(rows: Any, others: Any) -> bool:
-    """Whether two frames, or two arrays, have the same type, dtypes and values; gaps are equal to gaps."""
+    """Whether two frames or arrays have the same type, dtypes and values; missing values are equal to each other."""
     if isinstance(rows, np.ndarray):
         return rows.dtype == others.dtype and np.array_equal(rows, others, equal_nan=rows.dtype.kind == "f")
     return type(rows) is type(others) and bool(rows.equals(others))
 
 
 def _states() -> dict[str, int]:
-    _, keys, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  it is the global one that is looked at
+    _, keys, position, *_ = np.random.get_state(legacy=True)  # noqa: NPY002  the global stream itself is checked
     return {
         "Python": hash(random.getstate()),
         "numpy": hash((np.asarray(keys).tobytes(), position)),

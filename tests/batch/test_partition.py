@@ -164,7 +164,7 @@ class TestMistakes:
 
     def test_an_artifact_that_does_not_say_what_is_wanted(self):
         avcg.load("art").save("bare")
-        with pytest.raises(SettingError, match=r"Name it with the 'target' of a query. There is: 'no', 'yes'"):
+        with pytest.raises(SettingError, match=r"Name it with the 'target' of a query. Available: 'no', 'yes'"):
             PartitionExplainer("bare")(strangers(3))
         assert PartitionExplainer("bare", BatchOptions(target="yes"))(strangers(30)).num_rows
 

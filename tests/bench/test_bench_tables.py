@@ -242,7 +242,7 @@ class TestFigures:
         figures.plot_image_grid(images, images, titles, path, "Nothing differs")
         with pytest.raises(DataError, match="unsigned bytes"):
             figures.plot_image_grid(images / 255, images, titles, path, "")
-        with pytest.raises(DataError, match="as many"):
+        with pytest.raises(DataError, match="answers of the same shape, and one title each"):
             figures.plot_image_grid(images, images, [], path, "")
 
     def test_a_path_that_cannot_be_drawn_at(self, sweep, tmp_path):

@@ -72,13 +72,13 @@ class TestWhatIsWrongIsSaid:
         ("more", "reason"),
         [
             ("sedes = [0]", "unknown key 'sedes'. Did you mean 'seeds'"),
-            ('folder = "x"', "unknown key 'folder'. The file itself says it"),
-            ('reading = "papper"', "'papper' is none of its values"),
+            ('folder = "x"', "unknown key 'folder'. It is taken from the path of the file"),
+            ('reading = "papper"', "the reading 'papper' does not exist. Did you mean 'paper'"),
             ("epsilons_ = 3", "unknown key"),
             ("epsilons = [0.1234567]", "at most five digits"),
             ('reading = "images"', "does not go with the dataset 'breast_cancer'"),
             ('model = "avcg.bench.models:xgbost"', "'avcg.bench.models' has no 'xgbost'. Did you mean 'xgboost'"),
-            ('model = "avcg.bench.models:as_categories"', "goes with reading = 'schema'"),
+            ('model = "avcg.bench.models:as_categories"', "needs reading = 'schema'"),
             ('model = "avcg.datasets:load"\nreading = "schema"', None),
             ('model = "avcg.datasets:names"', "must name a function of training rows and a seed"),
             ('metrics = ["avcg.metrics.functional:gower"]', "must name an avcg.metrics.table.Metric. Got"),
@@ -133,7 +133,7 @@ class TestWhatIsWrongIsSaid:
 
     def test_of_a_model_that_can_only_be_asked(self, read):
         asked = 'reading = "schema"\nmodel = "avcg.bench.models:random_forest"'
-        with pytest.raises(SettingError, match="needs 'network': the protocol's model can only be asked"):
+        with pytest.raises(SettingError, match="needs 'network': the protocol's model is a black box"):
             read(text(method(more='hypotheses = "avcg.bench.hypotheses:dropout_and_retrained"'), more=asked))
         assert read(text(method(more='hypotheses = "avcg.bench.hypotheses:retrained"'), more=asked)).model
 
@@ -240,7 +240,7 @@ class TestPartsOfOnesOwn:
         read(text(method("own_parts:Halfway")))
         elsewhere = tmp_path_factory.mktemp("elsewhere")
         (elsewhere / "own_parts.py").write_text("")
-        with pytest.raises(SettingError, match="'own_parts' lies beside the protocol, and another one is already"):
+        with pytest.raises(SettingError, match="'own_parts' is beside the protocol, but one of that name was already"):
             imported("own_parts:Halfway", "it", elsewhere)
 
     def test_a_method_hypotheses_and_a_metric_beside_the_protocol(self, folder, read):
@@ -321,7 +321,7 @@ class TestOwnTables:
         ("table", "error", "reason"),
         [
             ("3", SettingError, "must be names, or tables with 'path', 'schema' and 'target'. Got 3"),
-            ('{path = "loans.csv"}', SettingError, "must have a text under 'schema'. Got None"),
+            ('{path = "loans.csv"}', SettingError, "must have a string under 'schema'. Got None"),
             (TABLE.replace("target", "tarket"), SettingError, "unknown key 'tarket'. Did you mean 'target'"),
             (TABLE.replace("loans.csv", "loan.csv"), DataError, "no file"),
             (TABLE.replace("loans.csv", "loans.txt"), DataError, "must be a file ending in '.csv', '.parquet'"),
@@ -341,7 +341,10 @@ class TestOwnTables:
             (lambda rows: rows.rename(columns={"income": "incom"}), "no column 'income'. Did you mean 'incom'"),
             (lambda rows: rows.assign(more=1), "columns that loans.json does not describe: 'more'"),
             (lambda rows: rows.assign(paid="yes"), "must have two labels or more. Got ['yes']"),
-            (lambda rows: rows.assign(paid=rows["paid"].where(rows.index > 0)), "'paid' of loans.csv has gaps"),
+            (
+                lambda rows: rows.assign(paid=rows["paid"].where(rows.index > 0)),
+                "'paid' of loans.csv has missing values",
+            ),
         ],
     )
     def test_rows_that_do_not_fit(self, folder, read, change, reason):

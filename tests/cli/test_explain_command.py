@@ -329,7 +329,7 @@ class TestFormats:
         avcg.load("art").save("bare")
         found = run("explain", "bare", "rows.csv")
         assert found.code == 2
-        assert "Name it with --target. There is: 'no', 'yes'" in found.err
+        assert "Name it with --target. Available: 'no', 'yes'" in found.err
         assert run("explain", "bare", "rows.csv", "--target", "yes", "--out", "bare.csv").code == 0
         run("explain", "art", "rows.csv", "--out", "noted.csv")
         assert content("bare.csv") == content("noted.csv")
@@ -381,7 +381,10 @@ class TestMistakes:
             (["art", "long.csv"], "long.csv, line 22: 2 cells, but the first line names 9 columns"),
             (["art", "-"], "standard input is empty"),
             (["nowhere", "rows.csv"], "There is no folder 'nowhere'"),
-            (["art", "rows.csv", "--target", "yes!"], "--target 'yes!' is none of the outcomes. There is: 'no', 'yes'"),
+            (
+                ["art", "rows.csv", "--target", "yes!"],
+                "--target 'yes!' is not one of the outcomes. Available: 'no', 'yes'",
+            ),
             (
                 ["art", "rows.csv", "--vary", "incom"],
                 "--vary names 'incom', which is not a column. Did you mean 'income'?",
@@ -390,7 +393,7 @@ class TestMistakes:
             (["art", "rows.csv", "--range", "incom:1:2"], "--range names 'incom'"),
             (["art", "rows.csv", "--range", "income"], "--range gives column 'income' no range"),
             (["art", "rows.csv", "--range", "income:a:b"], "--range must give column 'income' a lowest"),
-            (["art", "rows.csv", "--range", "housing:castle"], "'castle' is none of the values of column 'housing'"),
+            (["art", "rows.csv", "--range", "housing:castle"], "'castle' is not one of the values of column 'housing'"),
             (["art", "rows.csv", "--min-prob", "1.0"], "--min-prob must be in (0, 1). Got 1.0"),
         ],
         ids=lambda value: value if isinstance(value, str) else " ".join(value),

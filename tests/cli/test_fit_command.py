@@ -255,7 +255,7 @@ class TestOtherModels:
         options = [*paths, "--steps", 20, "--out", folder / "several", "--json"]
         found = run("fit", folder / "data.csv", *FIT, *options)
         assert found.code == 0, found.err
-        assert "like the 3 that were given" in json.loads(found.out)["assumption"]
+        assert "like the 3 models that were given" in json.loads(found.out)["assumption"]
         explainer, table = avcg.load(folder / "several"), config(folder / "data.csv")
         box = avcg.BlackBox(onnx_models[0][0], table.X, classes=["no", "yes"])
         assert (explainer.decide(table.held_out) == box.predict(table.held_out)).all()
@@ -323,7 +323,7 @@ class TestMistakes:
             ("many-ids.csv", [], "Column 'id' has 400 different texts"),
             ("dates.parquet", [], "Column 'age' is of type timestamp"),
             ("good.csv", ["--target", "aproved"], "--target names 'aproved', which is not a column. Did you mean"),
-            ("good.csv", ["--positive", "yess"], "--positive 'yess' is none of the outcomes. There is: 'no', 'yes'"),
+            ("good.csv", ["--positive", "yess"], "'yess' is not one of the outcomes. Available: 'no', 'yes'"),
             ("good.csv", ["--drop", "idd"], "--drop names 'idd'"),
             ("good.csv", ["--freeze", "agee"], "--freeze names 'agee', which is not a column. Did you mean 'age'?"),
             ("good.csv", ["--only-up", "approved"], "--only-up names 'approved', which is not a column"),

@@ -279,7 +279,7 @@ class TestFiles:
             files.read(SOURCE, tmp_path, download=False)
 
     def test_a_missing_file_without_network(self, cache):
-        with pytest.raises(DataFileError, match=r"could not be fetched from http.*set AVCG_DATA"):
+        with pytest.raises(DataFileError, match=r"could not be downloaded from http.*set AVCG_DATA"):
             files.read(SOURCE, None, download=True)
         assert leftovers(cache) == []
 
@@ -294,7 +294,7 @@ class TestFiles:
     def test_a_failed_download_leaves_nothing(self, cache, server, body):
         url, answers = server
         answers["/toy.csv"] = body
-        with pytest.raises(DataFileError, match="could not be fetched"):
+        with pytest.raises(DataFileError, match="could not be downloaded"):
             files.read(source_at(url), None, download=True)
         assert leftovers(cache) == []
 

@@ -60,10 +60,10 @@ class TestSpaces:
                 changed |= {} if other is None else {name: other}
                 if other is None and name.startswith("limits."):
                     continue
-                with pytest.raises(ArtifactError, match="is missing, or of another shape"):
+                with pytest.raises(ArtifactError, match="is missing, or its shape or dtype does not fit"):
                     unpack_encoding(said, changed)
         for wrong in ({}, {**said, "scaling": "log"}, {**said, "schema": 3}, {**said, "kind": "images"}):
-            with pytest.raises(ArtifactError, match="These are no columns"):
+            with pytest.raises(ArtifactError, match="The stored columns are invalid"):
                 unpack_encoding(wrong, arrays)
 
 

@@ -62,7 +62,7 @@ WRONG = {
     "a missing column": (
         lambda: box()().predict_proba(NUMBERS.drop(columns="months")),
         DataError,
-        "income_rule reads column 'months', which these rows do not have. There is: 'income'",
+        "income_rule reads column 'months', which these rows do not have. Available: 'income'",
     ),
     "a renamed column": (
         lambda: box()().predict_proba(NUMBERS.rename(columns={"months": "month"})),

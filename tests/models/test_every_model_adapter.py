@@ -162,7 +162,7 @@ class Broken(BlackBox):
         ("order", "depend on the order"),
         ("company", "depend on the other rows"),
         ("random", "touched the global stream of numpy"),
-        ("labels", "not the likeliest class"),
+        ("labels", "does not give the most probable class"),
     ],
 )
 def test_an_adapter_that_breaks_the_contract_is_found_out(fault, says):
@@ -175,7 +175,7 @@ def test_an_adapter_that_breaks_the_contract_is_found_out(fault, says):
 
 def test_another_models_probabilities_are_found_out():
     model, X, reference = pipeline_as_network()
-    with pytest.raises(AssertionError, match=r"is 0\.\d+ from that of the user's own model"):
+    with pytest.raises(AssertionError, match=r"differs by 0\.\d+ from that of the user's own model"):
         check_model(model, X, lambda rows: reference(rows)[:, ::-1])
 
 
@@ -193,5 +193,5 @@ def test_a_network_with_another_space_is_found_out():
 
 def test_rows_that_are_all_decided_alike_show_nothing():
     box = BlackBox(lambda rows: np.full(len(rows), 0.7), LOANS.X, classes=["no", "yes"])
-    with pytest.raises(AssertionError, match="does not all decide alike"):
+    with pytest.raises(AssertionError, match="model predicts different classes"):
         check_model(box, pd.concat([LOANS.X.head(3)] * 2))

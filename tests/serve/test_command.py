@@ -68,7 +68,7 @@ _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
         monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: [one.close() for one in sockets])
         found = CliRunner().invoke(serve_app, [str(folder), "--host", "0.0.0.0", "--port", "0"])
         assert found.exit_code == 0, found.output
-        assert "everybody who can reach 0.0.0.0" in found.stderr
+        assert "anyone who can reach 0.0.0.0" in found.stderr
         assert "The page is at http://0.0.0.0:" in found.stdout
         for environment, host in (("secret", "0.0.0.0"), ("", "127.0.0.1")):
             monkeypatch.setenv("AVCG_TOKEN", environment)

@@ -242,7 +242,7 @@ class TestPage:
 
     def test_fewer_changes_and_another_target(self, opened, address):
         page = opened(address)
-        row, asked = after(page, lambda: page.get_by_label("At most so many changes").select_option("1"))
+        row, asked = after(page, lambda: page.get_by_label("Maximum number of changes").select_option("1"))
         assert asked["max_changes"] == 1
         assert all(len(option["changes"]) <= 1 for option in row["options"])
         row, asked = after(page, lambda: page.get_by_label("Wanted decision").select_option(label="0"))

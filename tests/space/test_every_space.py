@@ -100,7 +100,7 @@ class Careless(TabularSpace):
 
 @pytest.mark.parametrize(
     ("kind", "says"),
-    [(Drifting, "a row may not stay as it is"), (Careless, "breaks a constraint|something else than")],
+    [(Drifting, "an unchanged row is not feasible"), (Careless, "breaks a constraint|differ from the projected")],
 )
 def test_a_space_that_breaks_the_contract_is_found_out(kind, says):
     space, X = free_table()

@@ -1,12 +1,12 @@
-// The page: a form made from GET /schema, and routes from POST /explain that follow every change of it at once.
+// The page of the service: a form built from GET /schema, and routes from POST /explain, updated after every change.
 "use strict";
 
-const WAIT = 60; // milliseconds after the last touch before asking
-const SPEAK = 700; // and before the answer is read out, so that dragging does not chatter
+const WAIT = 60; // milliseconds from the last change to the request
+const SPEAK = 700; // milliseconds until a screen reader announces the answer, so that dragging a slider does not repeat it
 const ROUTES = 3;
-const POSITIONS = 200; // of a slider over numbers without steps
-const MOST_SQUARES = 40;
-const NEARLY = 1e-9; // 0.3 / 0.1 is a hair below 3
+const POSITIONS = 200; // positions of a slider over numbers without steps
+const MAX_SQUARES = 40;
+const TOLERANCE = 1e-9; // 0.3 / 0.1 is slightly below 3
 
 const at = (id) => document.getElementById(id);
 const state = { about: null, columns: new Map(), row: {}, locked: new Set(), spans: new Map(), barred: new Map(), asked: 0 };
@@ -30,7 +30,7 @@ const STATUS = {
   },
 };
 
-const UNCHANGED = ["already_target", "infeasible"]; // there is nothing to show but the reason
+const UNCHANGED = ["already_target", "infeasible"]; // statuses without changes: only the reason is shown
 
 /* ---- Words ---- */
 
@@ -56,7 +56,7 @@ function listed(parts) {
   return parts.length < 2 ? parts.join("") : `${parts.slice(0, -1).join(", ")} and ${parts[parts.length - 1]}`;
 }
 
-// Columns that carry one fact are one change; a letter names the one that reads best.
+// Linked columns are one change. The sentence names the category among them, which reads best.
 function facts(option) {
   const groups = new Map();
   for (const [name, { before, after }] of Object.entries(option.changes)) {
@@ -68,9 +68,9 @@ function facts(option) {
   return [...groups.values()];
 }
 
-function letter(row, option, found) {
+function letter(row, option, result) {
   const parts = facts(option).map((group) => {
-    const { column, before, after } = group.find((one) => one.column.type === "category") ?? group[0];
+    const { column, before, after } = group.find((change) => change.column.type === "category") ?? group[0];
     return `your ${plainName(column.name)} were ${words(column, after)} instead of ${words(column, before)}`;
   });
   const sentence = `If ${listed(parts)}, the decision would be ${row.target} instead of ${row.decision}.`;
@@ -79,7 +79,7 @@ function letter(row, option, found) {
     return `${sentence} This is about today's model; a later one may decide otherwise.`;
   }
   const agree = `${option.agreeing} of ${option.n_models} other models decide the same`;
-  return `${sentence} ${agree}, on this assumption: ${found.assumption}`;
+  return `${sentence} ${agree}, on this assumption: ${result.assumption}`;
 }
 
 /* ---- Making elements ---- */
@@ -95,7 +95,7 @@ function make(tag, properties = {}, ...children) {
   return element;
 }
 
-const unseen = (text) => make("span", { className: "hidden" }, text); // for those who listen
+const unseen = (text) => make("span", { className: "hidden" }, text); // for screen readers only
 
 const lockIcon = () => at("lock-icon").content.cloneNode(true);
 
@@ -115,9 +115,9 @@ async function call(path, body, signal) {
   if (body) headers["Content-Type"] = "application/json";
   const options = { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal, cache: "no-store" };
   const response = await fetch(path, options);
-  const found = await response.json().catch(() => ({ reason: `The service answered with status ${response.status}.` }));
-  if (!response.ok) throw new Refused(response.status, found.reason);
-  return found;
+  const result = await response.json().catch(() => ({ reason: `The service answered with status ${response.status}.` }));
+  if (!response.ok) throw new Refused(response.status, result.reason);
+  return result;
 }
 
 function secret(value) {
@@ -126,7 +126,7 @@ function secret(value) {
     if (value !== undefined) sessionStorage.setItem("avcg-token", value);
     return state.token ?? sessionStorage.getItem("avcg-token");
   } catch {
-    return state.token; // storage may be forbidden; then it lasts as long as the page
+    return state.token; // storage may be forbidden; the token is then kept until the page is closed
   }
 }
 
@@ -161,10 +161,10 @@ const movable = (column) =>
 function begin(about) {
   state.about = about;
   state.columns = new Map(about.columns.map((column) => [column.name, column]));
-  const groups = { movable: about.columns.filter(movable), fixed: about.columns.filter((one) => !movable(one)) };
-  for (const [place, group] of Object.entries(groups)) {
-    at(place).replaceChildren(...group.map(feature));
-    at(`${place}-group`).hidden = group.length === 0;
+  const groups = { movable: about.columns.filter(movable), fixed: about.columns.filter((column) => !movable(column)) };
+  for (const [name, group] of Object.entries(groups)) {
+    at(name).replaceChildren(...group.map(feature));
+    at(`${name}-group`).hidden = group.length === 0;
   }
   const names = about.examples.map((_, index) => new Option(`Example ${index + 1}`, String(index)));
   at("example").replaceChildren(...names, new Option("My own values", "own"));
@@ -211,7 +211,7 @@ function lock(column) {
   column.lockShows = (locked) => {
     button.setAttribute("aria-pressed", String(locked));
     label.textContent = locked ? "Locked" : "Lock";
-    for (const one of family(column)) one.box.classList.toggle("is-locked", locked);
+    for (const member of family(column)) member.box.classList.toggle("is-locked", locked);
   };
   return button;
 }
@@ -224,21 +224,21 @@ function hold(column, locked) {
   later();
 }
 
-// How many decimals the multiples of a step have: 2 for 0.25, 7 for 1e-7.
+// Number of decimals of the multiples of a step: 2 for 0.25, 7 for 1e-7.
 function decimals(step) {
   const [, digits, power] = /^\d*\.?(\d*)(?:e([+-]\d+))?$/.exec(String(step));
   return Math.max(0, digits.length - Number(power ?? 0));
 }
 
-// A slider counts its steps from its low end, so that both ends must be multiples: else it moves off its end by itself.
+// A slider counts steps from its low end. Both ends must be multiples of the step: otherwise it does not stay at its end.
 function grid(low, high, step) {
   const multiple = (count) => Number((count * step).toFixed(decimals(step)));
-  const min = multiple(Math.ceil(low / step - NEARLY));
-  const max = Math.max(min, multiple(Math.floor(high / step + NEARLY)));
+  const min = multiple(Math.ceil(low / step - TOLERANCE));
+  const max = Math.max(min, multiple(Math.floor(high / step + TOLERANCE)));
   return { min, max, step, value: (position) => position, position: (value) => value };
 }
 
-// Where numbers have no steps, sliders work in positions, so that both ends can be reached exactly.
+// For numbers without steps, sliders have a fixed number of positions, so that both ends can be reached exactly.
 function scale(low, high, step) {
   if (step !== null) return grid(low, high, step);
   const digits = Math.max(0, 3 - Math.ceil(Math.log10(high - low || 1)));
@@ -264,7 +264,7 @@ function number(column, id) {
   const field = make("input", { type: "number", id, step: "any", inputMode: "decimal" });
   const slider = slide(measure, `${name}, by slider`);
   const complaint = make("p", { className: "complaint", id: `${id}-complaint`, hidden: true }, "Enter a number.");
-  const gap = make("input", { type: "checkbox", id: `${id}-gap` });
+  const unknown = make("input", { type: "checkbox", id: `${id}-gap` });
   const point = (value) => {
     slider.value = measure.position(value ?? column.seen_low);
     slider.setAttribute("aria-valuetext", value === null ? "unknown" : figure(measure.value(Number(slider.value))));
@@ -276,7 +276,7 @@ function number(column, id) {
     else field.removeAttribute("aria-describedby");
   };
   column.show = (value) => {
-    gap.checked = value === null;
+    unknown.checked = value === null;
     field.value = value ?? "";
     check(false);
     point(value);
@@ -285,7 +285,7 @@ function number(column, id) {
     const empty = field.value === "" || !Number.isFinite(field.valueAsNumber);
     const bad = empty && !column.missing;
     check(bad);
-    gap.checked = empty && !bad;
+    unknown.checked = empty && !bad;
     if (!empty) point(field.valueAsNumber);
     changed(column, empty ? (bad ? undefined : null) : field.valueAsNumber);
   });
@@ -294,14 +294,14 @@ function number(column, id) {
     column.show(value);
     changed(column, value);
   });
-  gap.addEventListener("change", () => {
-    const value = gap.checked ? null : column.typical;
+  unknown.addEventListener("change", () => {
+    const value = unknown.checked ? null : column.typical;
     column.show(value);
     changed(column, value);
   });
   const label = make("label", { htmlFor: id, className: "hidden" }, `${title(column.name)}, value`);
   const parts = [label, make("div", { className: "value" }, slider, field), complaint];
-  if (column.missing) parts.push(make("label", { className: "unknown" }, gap, "unknown"));
+  if (column.missing) parts.push(make("label", { className: "unknown" }, unknown, "unknown"));
   return parts;
 }
 
@@ -337,7 +337,7 @@ function span(column) {
     upper.setAttribute("aria-valuetext", figure(measure.value(high)));
     const narrowed = low > measure.min || high < measure.max;
     box.classList.toggle("narrowed", narrowed);
-    // Where both meet at the top, the lower one must be the one to grasp.
+    // If both thumbs meet at the top, the lower one must be on top, since it is the one that can move.
     lower.style.zIndex = low > (measure.min + measure.max) / 2 ? "1" : "0";
     if (narrowed) state.spans.set(column.name, [measure.value(low), measure.value(high)]);
     else state.spans.delete(column.name);
@@ -403,47 +403,47 @@ function request() {
   if (at("most").value !== "") body.max_changes = Number(at("most").value);
   const none = [...state.barred].filter(([, kept]) => kept.length === 0).map(([name]) => name);
   const held = new Set([...state.locked, ...none]);
-  const free = about.columns.filter((one) => movable(one) && !one.follows && !held.has(one.name));
-  if (held.size) body.vary = free.map((one) => one.name);
+  const free = about.columns.filter((column) => movable(column) && !column.follows && !held.has(column.name));
+  if (held.size) body.vary = free.map((column) => column.name);
   const ranges = [...state.spans, ...state.barred].filter(([name]) => !held.has(name));
   if (ranges.length) body.ranges = Object.fromEntries(ranges);
   return body;
 }
 
 async function ask() {
-  if (Object.values(state.row).some((value) => value === undefined)) return; // a field says what is wrong with it
-  const mine = ++state.asked;
+  if (Object.values(state.row).some((value) => value === undefined)) return; // an invalid field shows its own message
+  const order = ++state.asked;
   underWay?.abort();
   underWay = new AbortController();
   at("routes").setAttribute("aria-busy", "true");
   try {
-    const found = await call("explain", request(), underWay.signal);
-    if (mine !== state.asked) return; // something newer was asked meanwhile
+    const result = await call("explain", request(), underWay.signal);
+    if (order !== state.asked) return; // a newer request was sent meanwhile
     at("problem").hidden = true;
-    show(found);
+    show(result);
   } catch (error) {
-    if (mine !== state.asked || error.name === "AbortError") return;
+    if (order !== state.asked || error.name === "AbortError") return;
     if (error.status === 401) return enter();
     complain(error);
   } finally {
-    if (mine === state.asked) at("routes").removeAttribute("aria-busy");
+    if (order === state.asked) at("routes").removeAttribute("aria-busy");
   }
 }
 
 /* ---- The answer ---- */
 
-function show(found) {
-  const row = found.rows[0];
+function show(result) {
+  const row = result.rows[0];
   const options = row.options.filter((option, index) => index === 0 || !option.repeated);
   const answers = UNCHANGED.includes(options[0].status) ? options.slice(0, 1) : options;
   at("decision").textContent = String(row.decision);
-  const chance = row.probability_before;
-  const known = `The model gives ${row.target} a probability of ${percent(chance)} as things are.`;
-  at("before").textContent = chance === null ? "" : known;
-  at("before-bar").style.width = `${100 * (chance ?? 0)}%`;
+  const before = row.probability_before;
+  const sentence = `The model now gives ${row.target} a probability of ${percent(before)}.`;
+  at("before").textContent = before === null ? "" : sentence;
+  at("before-bar").style.width = `${100 * (before ?? 0)}%`;
   const focus = document.activeElement?.dataset?.action;
-  at("routes").replaceChildren(...answers.map((option, index) => route(row, option, index, found)));
-  // Redrawn under somebody's fingers: put the focus back where it was, or at least near.
+  at("routes").replaceChildren(...answers.map((option, index) => route(row, option, index, result)));
+  // Redrawing removes the focused button: put the focus on the new one, or else on the answer.
   if (focus && document.activeElement === document.body) {
     (document.querySelector(`[data-action="${CSS.escape(focus)}"]`) ?? at("answer")).focus();
   }
@@ -457,7 +457,7 @@ function show(found) {
 }
 
 function spoken(row, answers) {
-  const told = answers.map((option, index) => {
+  const sentences = answers.map((option, index) => {
     const moves = Object.entries(option.changes).map(([name, { before, after }]) => {
       const column = state.columns.get(name);
       return `${plainName(name)} from ${words(column, before)} to ${words(column, after)}`;
@@ -465,10 +465,10 @@ function spoken(row, answers) {
     const head = answers.length > 1 ? `Route ${index + 1}: ` : "";
     return `${head}${STATUS[option.status].title}${moves.length ? `: ${listed(moves)}` : ""}.`;
   });
-  return `The decision now is ${row.decision}. ${told.join(" ")}`;
+  return `The decision now is ${row.decision}. ${sentences.join(" ")}`;
 }
 
-function route(row, option, index, found) {
+function route(row, option, index, result) {
   const status = STATUS[option.status];
   const only = UNCHANGED.includes(option.status);
   const sure = option.status === "ok" && !option.n_models ? "Flips today's decision" : status.title;
@@ -478,13 +478,13 @@ function route(row, option, index, found) {
   if (status.words) box.append(make("p", { className: "small" }, status.words));
   if (only) return box;
   box.append(make("ul", { className: "changes" }, ...facts(option).map((group) => change(index, group))));
-  box.append(...certainty(option, found));
+  box.append(...certainty(option, result));
   const letterBox = make("p", { className: "letter", hidden: true });
-  const copy = action("Copy as a sentence", `copy-${index}`, () => copied(copy, letterBox, letter(row, option, found)));
-  const chances = `${percent(row.probability_before ?? 0)} → ${percent(option.probability ?? 0)}`;
+  const copy = action("Copy as a sentence", `copy-${index}`, () => copied(copy, letterBox, letter(row, option, result)));
+  const probabilities = `${percent(row.probability_before ?? 0)} → ${percent(option.probability ?? 0)}`;
   const effort = option.distance === null ? "unknown" : option.distance.toFixed(2);
   const figures = make("p", { className: "small figures" },
-    make("span", {}, `Probability of ${row.target} `, make("b", {}, chances)),
+    make("span", {}, `Probability of ${row.target} `, make("b", {}, probabilities)),
     make("span", {}, "Effort ", make("b", {}, effort)));
   box.append(make("div", { className: "foot" }, figures, option.status === "not_valid" ? null : copy), letterBox);
   return box;
@@ -492,7 +492,7 @@ function route(row, option, index, found) {
 
 function change(index, group) {
   const first = state.columns.get(leader(group[0].column));
-  const names = group.map((one) => make("div", {}, title(one.column.name)));
+  const names = group.map(({ column }) => make("div", {}, title(column.name)));
   const keep = action("Lock", `keep-${index}-${first.name}`, () => hold(first, true));
   keep.title = "Look for routes that leave this as it is";
   keep.append(unseen(` ${plainName(first.name)}`));
@@ -500,7 +500,7 @@ function change(index, group) {
   return make("li", { "data-column": first.name }, make("div", { className: "name" }, ...names), moves, keep);
 }
 
-// A button of a route: named, so that the focus finds it again when the route is redrawn.
+// A button of a route. Its name lets the focus return to it after the route is redrawn.
 function action(words, name, click) {
   return make("button", { type: "button", className: "quiet", "data-action": name, on: { click } }, words);
 }
@@ -514,20 +514,20 @@ function move({ column, before, after }) {
   return make("div", { className: "move" }, words(column, before), arrow, unseen(" becomes "), becomes, delta);
 }
 
-function certainty(option, found) {
-  if (option.agreeing === null || !option.n_models) return [make("p", { className: "small" }, found.assumption)];
-  const count = option.n_models > MOST_SQUARES ? 0 : option.n_models;
+function certainty(option, result) {
+  if (option.agreeing === null || !option.n_models) return [make("p", { className: "small" }, result.assumption)];
+  const count = option.n_models > MAX_SQUARES ? 0 : option.n_models;
   const squares = Array.from({ length: count }, (_, index) => make("i", { className: index < option.agreeing ? "yes" : "" }));
   const agree = `${option.agreeing} of ${option.n_models} other models agree`;
-  const bound = `at least ${Math.floor(100 * option.lower_bound + 1e-9)} % of all, with ${percent(found.confidence)} confidence`;
+  const bound = `at least ${Math.floor(100 * option.lower_bound + 1e-9)} % of all, with ${percent(result.confidence)} confidence`;
   const sure = make("div", { className: "sure" },
     make("div", { className: "votes", "aria-hidden": "true" }, ...squares),
     make("p", { className: "small" }, `${agree}: ${bound}.`));
-  const promise = `The promise is that ${percent(found.survival)} of the held-out models agree.`;
+  const promise = `The promise is that ${percent(result.survival)} of the held-out models agree.`;
   const effort = "Effort is the cost of the changes: by default, 1 for a standard deviation of a number and 1 for a category.";
   const rests = make("details", {},
     make("summary", {}, "Assumptions"),
-    make("p", {}, found.assumption),
+    make("p", {}, result.assumption),
     make("p", {}, `${promise} ${effort}`));
   return [sure, rests];
 }
@@ -540,14 +540,14 @@ async function copied(button, box, sentence) {
     button.textContent = "Copied";
     at("spoken").textContent = `Copied: ${sentence}`;
   } catch {
-    // Without the right to the clipboard, the sentence is selected for the keyboard.
+    // If the clipboard is not allowed, the sentence is selected for copying by keyboard.
     getSelection().selectAllChildren(box);
     button.textContent = "Press Ctrl+C";
     at("spoken").textContent = `Ready to copy: ${sentence}`;
   }
 }
 
-/* ---- What is always there ---- */
+/* ---- Theme, token and controls that are always there ---- */
 
 const wantsDark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -564,7 +564,7 @@ at("theme").addEventListener("click", () => {
   try {
     localStorage.setItem("avcg-theme", chosen);
   } catch {
-    // It lasts as long as the page then.
+    // Storage may be forbidden; the choice is then kept until the page is closed.
   }
   drawTheme();
 });
