@@ -45,9 +45,9 @@ class DataSource:
 
     @classmethod
     def read(cls, value: object, what: str) -> DataSource:
-        """From TOML: a name, or a table.
+        """Read a source from TOML.
 
-        The table is ``{path = "mine.csv", schema = "mine.json", target = "y"}`` for a file of one's own, and
+        A table is ``{path = "mine.csv", schema = "mine.json", target = "y"}`` for a file of one's own, and
         ``{name = "sba", cohort = 2004}`` or ``{name = "sba", cohort = [2003, 2004]}`` for cohorts of a published
         dataset, which results call ``sba 2004`` and ``sba 2003 2004``.
 

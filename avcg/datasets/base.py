@@ -30,10 +30,10 @@ class Dataset:
         X: Rows: a frame, or images of shape (N, H, W) or (N, H, W, 3) and dtype uint8.
         y: (N,) labels.
         classes: All labels, in a fixed order.
-        schema: What each column is and what may change by default; None for images.
-        citation: The publication to cite.
-        licence: The licence under which the data are published.
-        note: How the rows differ from the original files.
+        schema: Schema of the columns, with default constraints; None for images.
+        citation: Publication to cite.
+        licence: Licence under which the data are published.
+        note: Differences from the original files, and default constraints.
         cohort: (N,) the cohort of each row, such as the year of a loan; None: the dataset has no cohorts.
     """
 
@@ -98,19 +98,19 @@ class Specification:
     `avcg.testing.check_dataset` checks a specification and its rows.
 
     Attributes:
-        name: The name that `load` takes: that of the file.
-        title: The full name of the dataset.
+        name: Name that `load` takes, which is that of the file.
+        title: Full name of the dataset.
         rows: Number of rows, those of all cohorts together.
         classes: All labels, in a fixed order.
-        citation: The publication to cite.
-        licence: The licence under which the data are published.
-        note: How the rows differ from the original files.
-        read: From a function that returns the content of a source by its path, to the rows X and labels y. For a
-            dataset with cohorts, one such function for each cohort, by the year or other number that names the cohort,
-            in ascending order; every cohort has the same columns and dtypes.
-        schema: From the rows to what each column is and what may change by default; None for images.
-        sources: The published files; empty where ``included_in`` names a package.
-        included_in: The installed package that holds the rows; None where they come from ``sources``.
+        citation: Publication to cite.
+        licence: Licence under which the data are published.
+        note: Differences from the original files, and default constraints.
+        read: Function that returns the rows X and labels y. Its argument is a function from the path of a source to its
+            content. A dataset with cohorts has one such function for each cohort, by the number that names the cohort
+            (a year, for example), in ascending order; all cohorts have the same columns and dtypes.
+        schema: Function from the rows to their schema with default constraints; None for images.
+        sources: Published files; empty if the rows come from an installed package.
+        included_in: Name of the installed package that contains the rows; None: they come from ``sources``.
     """
 
     name: str

@@ -19,8 +19,8 @@ from avcg.errors import DataError, did_you_mean
 def names() -> tuple[str, ...]:
     """Names of all datasets: first those that need no file, then tables, then images.
 
-    >>> names()
-    ('breast_cancer', 'adult', 'heart', 'sba', 'spambase', 'cifar10', 'mnist')
+    >>> "adult" in names()
+    True
     """
     return tuple(_specifications())
 

@@ -147,8 +147,11 @@ class AVCG(Amortized):
         watched = self._held_query(held[: recipe.diagnostics.rows], rng)
         epochs: list[dict[str, float]] = []
         train, deployed = self.split_.train, self.deployed_.predictors
-        self.multipliers_ = None if recipe.constraint is None or recipe.risk is not None else Multipliers(
-            recipe.constraint, recipe.margins, recipe.weights.nll, device)
+        self.multipliers_ = (
+            None
+            if recipe.constraint is None or recipe.risk is not None
+            else Multipliers(recipe.constraint, recipe.margins, recipe.weights.nll, device)
+        )
         self.distillation_, count = None, recipe.n_hypotheses
         if not self.judges_.differentiable:
             models = train.sample(count, rng=rng)
