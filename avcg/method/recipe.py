@@ -283,6 +283,7 @@ def fit_generator(
         rng: All random numbers of the training.
         on_epoch: Function called after each epoch; None: none.
         label: Text beside the progress bar on a terminal.
+        multipliers: Multipliers of the hinge, updated in place; None: the hinge has the weight of the recipe.
 
     Returns:
         The record of each epoch.
@@ -374,7 +375,7 @@ class GeneratorLoss:
         ramp = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
         if self.multipliers is None:
             return terms.total(replace(recipe.weights, nll=ramp * recipe.weights.nll)).mean()
-        return self._constrained(terms, request, ramp).mean()
+        return self._constrained(terms, condition, ramp).mean()
 
     def _constrained(self, terms: Terms, condition: Condition, ramp: float) -> Tensor:
         """(B,) losses with the multiplier of each row's margin as the weight of its hinge; the multipliers are updated.
