@@ -36,6 +36,10 @@ class ArtifactError(AvcgError, OSError):
     """A stored explainer that is missing, changed, of another format version, or made for another model."""
 
 
+class PromiseWarning(UserWarning):
+    """No promise about the next model can be made for some answers. The message says why, and what would help."""
+
+
 class InternalError(AvcgError, AssertionError):
     """A defect of avcg that was caught before it reached a user, such as an answer that breaks a constraint."""
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 import pandas as pd
@@ -108,7 +108,7 @@ def concatenate(parts: Sequence[Counterfactuals]) -> Counterfactuals:
     """Answers of several queries with the same options as those of one query."""
     first = parts[0]
     names = ("target", "statuses", "probability", "probability_before", "distance", "changed", "repeated")
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     certificate = first.certificate
     if certificate is not None:
         certificates = [part.certificate for part in parts]
@@ -123,6 +123,7 @@ def concatenate(parts: Sequence[Counterfactuals]) -> Counterfactuals:
         n=first.n,
         certificate=certificate,
         survival=first.survival,
+        statements=tuple(dict.fromkeys(statement for part in parts for statement in part.statements)),
         **arrays,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from avcg.explainers.base import Explainer
+from avcg.guarantees.statement import Statement
 from avcg.method.calibration import Calibration
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Condition, DiagonalNormal, Generator
@@ -36,7 +38,7 @@ class Amortized(Explainer):
         recipe_: The recipe that the generator was trained by, with its weights scaled to this space.
         generator_: The encoder and the decoder.
         reference_set_: Training rows of each class that answers stay near to and fall back on.
-        calibration_: The margin that was chosen, with the frontier of survival against distance.
+        calibration_: The margins that were chosen, with the frontier of survival against distance.
         diagnostics_: Loss, KL divergence, active latent units, personalisation and changes of each epoch.
         distillation_: The students of black-box models; None if the models have gradients.
     """
@@ -52,16 +54,20 @@ class Amortized(Explainer):
     @property
     def search(self) -> Search:
         """The search for answers with this generator, at the calibrated margin."""
-        return self._search_at(self.calibration_.margin)
+        return self._search_at(self.calibration_.margins())
 
-    def _search_at(self, margin: float) -> Search:
-        """The search for answers with this generator, at a margin beyond the decision in log-odds."""
+    def _search_at(self, margins: Codes) -> Search:
+        """The search for answers with this generator.
+
+        Args:
+            margins: (C,) log-odds beyond the decision to aim at, by target class.
+        """
         return Search(
             acceptance=self.acceptance,
             propose=self._propose,
             references=[rows.cpu().numpy() for rows in self.reference_set_.rows],
             latents=partial(latent_noise, self.random_state, self.generator_.n_latent),
-            margin=margin,
+            margin=margins,
             single_pass=self.recipe_.single_pass,
             shorten=self._shorten if self.distillation_ is not None else None,
         )
@@ -71,8 +77,15 @@ class Amortized(Explainer):
         assert self.distillation_ is not None
         return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
-    def _answers(self, query: Query) -> Codes:
-        return self.search.answers(query)
+    def _answers(self, query: Query, *, refined: bool = False) -> Codes:
+        return self._search_at(self.calibration_.margins(refined=refined)).answers(query)
+
+    def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:
+        return self.calibration_.statements(refined=refined)
+
+    @property
+    def _refined_margins(self) -> Codes:
+        return self.calibration_.margins(refined=True) if self.calibration_.refined else super()._refined_margins
 
     @property
     def _choices(self) -> Recipe:
@@ -110,25 +123,27 @@ class Amortized(Explainer):
             gates = (gates > 0).cpu().numpy().reshape(*shape, gates.shape[-1])
         return query.space.finalize(raw, query.x, gates, self.recipe_.search.code_quantum)
 
-    def _refined(self, query: Query, answers: Tensor, refinement: Refinement, deadline: Deadline) -> Tensor:
+    def _refined(
+        self, query: Query, answers: Tensor, margins: Codes, refinement: Refinement, deadline: Deadline
+    ) -> Tensor:
         """(n, B, *event) refined answers: smaller margins and gradient steps on the posterior, then fewer changes."""
-        more = [] if deadline.passed or query.n > 1 else [torch.from_numpy(self._smaller_margins(query))]
+        more = [] if deadline.passed or query.n > 1 else [torch.from_numpy(self._smaller_margins(query, margins))]
         if refinement.steps and query.n == 1:
-            more.append(torch.from_numpy(self._descended(query, refinement, deadline))[None])
+            more.append(torch.from_numpy(self._descended(query, margins, refinement, deadline))[None])
         if more:
             rows = torch.arange(len(query.x))
             candidates = torch.cat([answers, *more])
-            accepted = torch.stack([self._accept(query, candidate, rows) for candidate in candidates])
+            accepted = torch.stack([self._accept(query, candidate, rows, margins) for candidate in candidates])
             distances = torch.from_numpy(query.space.distance(candidates.numpy(), query.x))
             lowest, cheapest = distances.masked_fill(~accepted, torch.inf).min(dim=0)
             cheaper = lowest < distances[0]
             answers = answers.clone()
             answers[0, cheaper] = candidates[cheapest, rows][cheaper]
-        return super()._refined(query, answers, refinement, deadline)
+        return super()._refined(query, answers, margins, refinement, deadline)
 
-    def _smaller_margins(self, query: Query) -> Codes:
+    def _smaller_margins(self, query: Query, margins: Codes) -> Codes:
         """(K, B, *event) answers at smaller margins, and answers with a change of the first one locked."""
-        margin, config = self.search.margins(query), self.recipe_.search
+        margin, config = self._search_at(margins).margins(query), self.recipe_.search
         candidates = [self._propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
         for rank in range(config.refine_locks):
             space = query.space.lock_change(candidates[0][0], query.x, rank)
@@ -136,9 +151,9 @@ class Amortized(Explainer):
                 candidates.append(self._propose(replace(query, space=space), margin))
         return np.concatenate(candidates)
 
-    def _descended(self, query: Query, refinement: Refinement, deadline: Deadline) -> Codes:
+    def _descended(self, query: Query, margins: Codes, refinement: Refinement, deadline: Deadline) -> Codes:
         """(B, *event) answers at the posterior mean after gradient steps on the posterior."""
-        condition = self._condition(query, self.search.margins(query))
+        condition = self._condition(query, self._search_at(margins).margins(query))
         score = self._score(query, condition, 1, torch.Generator().manual_seed(self.random_state))
         with torch.no_grad():
             start = self.generator_.posterior(condition)

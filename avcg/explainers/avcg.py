@@ -5,9 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import warnings
-from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +16,13 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.errors import DataError
+from avcg.errors import DataError, PromiseWarning, SettingError
 from avcg.explainers.amortized import Amortized
+from avcg.guarantees.conformal import Guarantee, Promise
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
-from avcg.method.calibration import Calibration, calibrate, survival_of
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.split import HypothesisSplit, Taught, equal_weights
+from avcg.method.calibration import Calibration, Direction, judge_margins
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
@@ -30,10 +32,10 @@ from avcg.method.query import Query
 from avcg.method.recipe import Recipe, draw_targets, fit_generator
 from avcg.method.reference_set import ReferenceSet
 from avcg.method.refine import Deadline, Refinement
-from avcg.models.adapter import Model
+from avcg.models.adapter import Model, as_rows
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
-from avcg.space.encoding import Codes
+from avcg.space.encoding import Codes, Positions
 from avcg.space.frames import take_rows
 
 
@@ -45,18 +47,22 @@ class AVCG(Amortized):
         schema: What may change; None: the hypotheses' own schema.
         model: The deployed model, whose decision counts; None: the one the hypotheses were made around, or their mean.
         threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
-        survival: Share of models that is promised to agree with an answer, in (0, 1). The margin is chosen so that the
-            promise holds on rows and hypotheses that were not trained on; a warning says when it cannot.
+        survival: Share of the people who followed the advice that a later model is to accept, in (0, 1).
+        reliability: Chance that the next model does, in (0, 1). Margins are calibrated on rows and hypotheses that were
+            not trained on; a `PromiseWarning` says when no promise can be made, and why.
+        guarantee: What the chance is about; see `avcg.guarantees.Promise`.
+        confidence: Confidence of the guarantee ``"most_models"``, in (0, 1).
         recipe: How the generator is built, trained and searched; None: the default. See `AVCG.paper`.
-        n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
+        n_test: Number of hypotheses held out to test answers; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which to train and answer.
         random_state: Seed of all random numbers.
 
     Attributes:
         recipe_: The recipe it was trained by, with its weights scaled to this space.
         generator_: The encoder and the decoder.
-        calibration_: The margin that was chosen, with the frontier of survival against distance.
+        calibration_: The margins that were chosen, by target class and effort, and what may be promised.
         diagnostics_: By epoch: loss, KL, active latent units, personalisation, changes.
+        multipliers_: What the hinge costs at each level of margin; None where its weight is fixed.
         distillation_: The students of models that can only be asked; None where models have gradients.
 
     >>> from avcg import toys, Classifier, retrains
@@ -69,8 +75,6 @@ class AVCG(Amortized):
     True
     """
 
-    _calibrates = True
-
     def __init__(
         self,
         hypotheses: HypothesisDistribution,
@@ -78,7 +82,10 @@ class AVCG(Amortized):
         *,
         model: Model | BlackBox | None = None,
         threshold: float | None = None,
-        survival: float = 0.99,
+        survival: float = 0.95,
+        reliability: float = 0.9,
+        guarantee: Guarantee = "next_model",
+        confidence: float = 0.9,
         recipe: Recipe | None = None,
         n_test: int | None = None,
         device: str = "cpu",
@@ -88,7 +95,17 @@ class AVCG(Amortized):
             hypotheses, schema, model=model, threshold=threshold, survival=survival, n_test=n_test,
             device=device, random_state=random_state,
         )  # fmt: skip
+        self.reliability = reliability
+        self.guarantee = guarantee
+        self.confidence = confidence
         self.recipe = recipe
+
+    @property
+    def _calibrates(self) -> bool:
+        return (self.recipe or Recipe()).has_margins
+
+    def _asked_promise(self) -> Promise:
+        return Promise(self.survival, self.reliability, self.guarantee, self.confidence)
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
@@ -112,8 +129,8 @@ class AVCG(Amortized):
             hypotheses: The distribution over plausible models: MCDropout for AVCG-B, a Rashomon set for AVCG-R.
             schema: What may change; None: the hypotheses' own schema.
             proximity: λ, the weight of the distance.
-            n_test: Number of hypotheses held out for certificates; 0 to train on every member of a finite set, as the
-                paper does; None: a quarter of a finite set, or 50 draws.
+            n_test: Number of hypotheses held out to test answers; 0 to train on every member of a finite set, as the
+                paper does; None: an eighth of a finite set, or 50 draws.
             device: PyTorch device on which to train and answer.
             random_state: Seed of all random numbers.
         """
@@ -176,11 +193,10 @@ class AVCG(Amortized):
         self.generator_.requires_grad_(False).eval()
         self.diagnostics_ = pd.DataFrame(epochs, index=pd.RangeIndex(1, len(epochs) + 1, name="epoch"))
         warn_of_collapse(self.diagnostics_, recipe.diagnostics)
-        query = self._held_query(held, rng)
-        self.calibration_ = self._calibrate(query, recipe)
-        if not recipe.single_pass:
-            first = np.arange(min(len(query.x), recipe.calibration.refine_rows))
-            self.refined_margin_ = self._calibrate_refining(query.take(first))
+        self.calibration_query_ = self._held_query(held, rng)
+        self.calibration_ = self._calibrated(self.calibration_query_)
+        if self.multipliers_ is not None:
+            self.multipliers_.warn_of_caps(float(self.calibration_.margins().max()))
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
         """A query for encoded rows, each aimed at a class that it does not have."""
@@ -208,42 +224,116 @@ class AVCG(Amortized):
         posterior = self.generator_.posterior(self._condition(query, margin))
         return measure(query, posterior, self._propose(query, margin)[0], config)
 
-    def _calibrate(self, query: Query, recipe: Recipe) -> Calibration:
-        """The least margin at which the promise holds on rows and hypotheses that were not trained on."""
-        count = recipe.calibration.n_margins if recipe.risk is None and recipe.margins[0] < recipe.margins[1] else 1
-        calibration = calibrate(
-            torch.linspace(*recipe.margins, count).tolist(),
-            lambda margin: torch.from_numpy(self._first_at(query, margin)),
-            query,
-            self.deployed_,
-            self.split_.calibration,
-            self.survival,
-            recipe.calibration.standard_errors,
+    def _calibrated(self, query: Query) -> Calibration:
+        """The margins for the promise, by rows and hypotheses that were not trained on.
+
+        Args:
+            query: Calibration rows, each aimed at another class.
+        """
+        recipe, split, labels = self.recipe_, self.split_, self.classes_.tolist()
+        models = self.judges_ if split.calibration is None else split.calibration
+        margins = np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1)
+        single = judge_margins(
+            margins.tolist(), lambda margin: self._first_at(query, margin), query, self.deployed_, models, labels
         )
-        if not calibration.met:
-            warnings.warn(f"AVCG: {calibration}", stacklevel=5)
+        refined: tuple[Direction, ...] = ()
+        if recipe.has_margins and not recipe.single_pass:
+            fewer = query.take(_first_of_each(query.target, recipe.calibration.refine_rows))
+            margins = np.linspace(*recipe.margins, recipe.calibration.n_refined)
+            refined = judge_margins(
+                margins.tolist(), lambda margin: self._refined_at(fewer, margin), fewer, self.deployed_, models, labels
+            )
+        n_models = 0 if split.calibration is None else len(models)
+        calibration = Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
+        if self._calibrates and not calibration.made:
+            warnings.warn(f"AVCG: {calibration}", PromiseWarning, stacklevel=5)
         return calibration
 
-    def _calibrate_refining(self, query: Query) -> float:
-        """The least log-odds that refining must leave for the promise to hold on rows that were not trained on."""
-        answers = torch.from_numpy(self._first_at(query, self.calibration_.margin))[None]
-        config = self.recipe_.calibration
-        target = torch.from_numpy(query.target)
-        promise = min(self.survival, self.calibration_.best)
-
-        def holds(level: float) -> bool:
-            self.refined_margin_ = level
-            shorter = self._refined(query, answers, Refinement(), Deadline())[0]
-            survival, error = survival_of(self.deployed_, self.split_.calibration, shorter, target)
-            return survival - config.standard_errors * error >= promise
-
-        levels = config.refine_levels  # survival grows with the level, so the least can be bisected
-        return levels[bisect_left(levels[:-1], True, key=holds)]
+    def _refined_at(self, query: Query, margin: float) -> Codes:
+        """(B, *event) one refined answer for each row, at a margin beyond the decision in log-odds."""
+        answers = torch.from_numpy(self._first_at(query, margin))[None]
+        return self._refined(query, answers, self._everywhere(margin), Refinement(), Deadline())[0].numpy()
 
     def _first_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one answer for each row, at a margin beyond the decision in log-odds."""
-        search = self._search_at(margin)
+        search = self._search_at(self._everywhere(margin))
         return search.first(query, search.margins(query))
+
+    def _everywhere(self, margin: float) -> Codes:
+        """(C,) the same margin for every class."""
+        return np.full(len(self.classes_), margin, np.float32)
+
+    def calibrate(
+        self,
+        *,
+        survival: float | None = None,
+        reliability: float | None = None,
+        guarantee: Guarantee | None = None,
+        confidence: float | None = None,
+        models: FiniteSet | None = None,
+        X: Any = None,
+    ) -> Self:
+        """This explainer with another promise, or calibrated by other models or rows; nothing is trained again.
+
+        Asking for one promise after the other until one is made is a selection that the guarantee does not allow for:
+        decide before what to ask for.
+
+        Args:
+            survival: Share of people that a later model is to accept; None: as before.
+            reliability: Chance that the next model does; None: as before.
+            guarantee: What the chance is about; None: as before.
+            confidence: Confidence of the guarantee ``"most_models"``; None: as before.
+            models: Models to calibrate by, none of which the generator was trained against; None: the present ones.
+            X: Rows to calibrate by, in user units, that no model and no generator was trained on; None: the rows held
+                back when the explainer was fitted.
+
+        Returns:
+            The new explainer; this one stays as it is.
+
+        Raises:
+            SettingError: If a model was trained against, or reads rows in another way.
+        """
+        check_is_fitted(self)
+        asked = {"survival": survival, "reliability": reliability, "guarantee": guarantee, "confidence": confidence}
+        settings: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        renewed = copy.copy(self)
+        renewed.promise_ = replace(self.promise_, **settings)
+        renewed.__dict__.update(asdict(renewed.promise_))
+        if models is not None:
+            renewed.split_ = self._split_with(models)
+        if X is not None:
+            x = self.space_.encode(as_rows(X))
+            rng = torch.Generator().manual_seed(self.random_state)
+            renewed.calibration_query_ = self._held_query(x[~self.space_.immovable(x)], rng)
+        renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
+        return renewed
+
+    def _split_with(self, models: FiniteSet) -> HypothesisSplit:
+        """The split with other models to calibrate by.
+
+        Raises:
+            SettingError: If they are not a set of models over the same rows and classes that taught nothing.
+        """
+        if not isinstance(models, FiniteSet):
+            raise SettingError(
+                f"The 'models' of calibrate must be a set of models, e.g. avcg.retrains(...). Got a"
+                f" {type(models).__name__}."
+            )
+        check_same_reading(self.hypotheses.space, models.space, self.classes_, models.classes)
+        taught = int(self._taught().among(models.predictors).sum())
+        if taught:
+            raise SettingError(
+                f"The 'models' of calibrate must not have trained the generator. {taught} of {len(models)} did. Give"
+                " models that were fitted separately, for example retrains with another random_state."
+            )
+        return replace(self.split_, calibration=models.predictors, countable=equal_weights(models.predictors))
+
+    def _taught(self) -> Taught:
+        """The hypotheses that the generator was trained against, recognised on calibration rows."""
+        train, config = self.split_.train, self.recipe_.split
+        count = len(train) if isinstance(train, FiniteSet) else config.n_judges
+        probe = torch.from_numpy(self.calibration_query_.x[: self.recipe_.diagnostics.rows])
+        return Taught(train.sample(count), probe)
 
     def save(self, path: str | Path, *, graphs: bool = False, about: Mapping[str, Any] | None = None) -> list[Any]:
         """Write this explainer to a folder that `avcg.load` opens: weights and JSON, no code.
@@ -300,7 +390,7 @@ class AVCG(Amortized):
         recipe = replace(self.recipe_, steps=steps, warm_up=0.0)
         check_same_reading(self.hypotheses.space, hypotheses.space, self.classes_, hypotheses.classes)
         renewed = type(self)(**{**self.get_params(deep=False), "hypotheses": hypotheses})
-        rng, rows, x, _ = renewed._prepare(X, None)
+        rng, rows, x, _ = renewed._prepare(X, None, self._taught())
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
         immovable = renewed.space_.immovable(x)
@@ -339,3 +429,8 @@ def _hold_back(x: Tensor, immovable: Tensor, config: CalibrationConfig, rng: tor
     most = max(config.max_codes // x[0].numel(), config.min_rows)
     count = min(max(round(config.held_share * movable), least, 1), most)
     return order[:count], order[count:]
+
+
+def _first_of_each(target: Positions, count: int) -> Positions:
+    """Positions of the first rows of each target class, in their order, at most so many of each."""
+    return np.sort(np.concatenate([np.flatnonzero(target == label)[:count] for label in np.unique(target)]))

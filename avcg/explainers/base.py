@@ -7,7 +7,7 @@ chooses among candidates, decodes them, and judges and certifies the decoded row
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -22,10 +22,12 @@ from torch import Tensor
 from avcg.errors import DataError, SchemaError, SettingError, check_int
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.guarantees.certificate import certify
+from avcg.guarantees.conformal import Promise
+from avcg.guarantees.statement import Statement
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
-from avcg.hypotheses.split import HypothesisSplit
+from avcg.hypotheses.split import HypothesisSplit, Taught
 from avcg.method.delivery import assess, check_delivery, needed_votes
 from avcg.method.deployed import DeployedModel
 from avcg.method.objective import target_log_probs
@@ -56,7 +58,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
             class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
-        n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
+        n_test: Number of hypotheses held out to test answers; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated and networks trained.
         random_state: Seed of all random numbers.
 
@@ -66,8 +68,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         deployed_: The deployed model with its decision rule.
         split_: The hypotheses that train, calibrate and test.
         judges_: The deployed model and hypotheses trained against, which accept or reject candidates.
-        refined_margin_: Log-odds beyond the decision that a refined answer keeps, by the judges' mean less
-            `Recipe.spread` standard deviations.
+        promise_: What answers are judged by; set when the method is fitted or calibrated, not by `set_params`.
     """
 
     space_: Space
@@ -75,8 +76,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     deployed_: DeployedModel
     split_: HypothesisSplit
     judges_: Predictors
-    refined_margin_: float
-    _calibrates = False  # whether some hypotheses are not trained against, but used for calibration
+    promise_: Promise
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         *,
         model: Model | BlackBox | None = None,
         threshold: float | None = None,
-        survival: float = 0.99,
+        survival: float = 0.95,
         n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
@@ -125,14 +125,20 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "is_fitted_")
 
-    def _prepare(self, X: Any, y: Any) -> tuple[torch.Generator, Any, Tensor, Tensor | None]:
+    def _prepare(
+        self, X: Any, y: Any, taught: Taught | None = None
+    ) -> tuple[torch.Generator, Any, Tensor, Tensor | None]:
         """Check the settings and rows, and set all attributes that do not depend on the method.
+
+        Args:
+            X: Training rows in user units.
+            y: (N,) labels, or None.
+            taught: Hypotheses that the method was trained against before; None: there are none.
 
         Returns:
             The random numbers, the rows, the (N, *event) encoded rows, and the (N,) class positions of ``y`` or None.
         """
-        if not 0 < self.survival < 1:
-            raise SettingError(f"The 'survival' of {type(self).__name__} must be in (0, 1). Got {self.survival!r}.")
+        self.promise_ = self._asked_promise()
         seed = check_int(self.random_state, f"'random_state' of {type(self).__name__}", 0)
         if not isinstance(self.hypotheses, HypothesisDistribution):
             raise SettingError(
@@ -150,7 +156,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             deployed = given.predictors
         config = self._choices.split
         self.split_ = HypothesisSplit.of(
-            self.hypotheses, rng, deployed=deployed, n_test=self.n_test, calibrate=self._calibrates, config=config
+            self.hypotheses,
+            rng,
+            deployed=deployed,
+            n_test=self.n_test,
+            calibrate=self._calibrates,
+            taught=taught,
+            config=config,
         )
         self.judges_ = Joined([self.split_.deployed, self.split_.train.sample(config.n_judges, rng=rng)])
         device = self._torch_device()
@@ -160,7 +172,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         x = self.space_.encode(rows)
         if bool(self.space_.immovable(x).all()):
             raise SchemaError("No training row may change anything. Free a column of the schema, or widen a range.")
-        self.refined_margin_ = self._choices.search.refined_margin
         classes = self.hypotheses.classes
         n_classes = self.deployed_.probabilities(x[:2]).shape[1]
         self.classes_ = np.arange(n_classes) if classes is None else np.asarray(classes)
@@ -294,52 +305,68 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         for start in range(0, len(open_rows), at_once):
             part = open_rows[start : start + at_once]
             codes[:, part], aimed[part] = self._answer(query.take(part), any_other, refinement, deadline)
-        return self._package(rows, read, replace(query, target=aimed), codes, before, space)
+        statements = self._statements(refined=refinement is not None)
+        if not options.is_calibrated or (any_other and len(self.classes_) > 2):
+            statements = {label: each.not_for_this_query() for label, each in statements.items()}
+        return self._package(rows, read, replace(query, target=aimed), codes, before, space, statements)
 
     def _answer(
         self, query: Query, any_other: bool, refinement: Refinement | None, deadline: Deadline
     ) -> tuple[Codes, Positions]:
         """(n, B, *event) answers and the (B,) classes they aim at, for rows that fit in memory."""
+        answer = partial(self._answers, refined=refinement is not None)
         if any_other and len(self.classes_) > 2:
-            answers, aimed = any_class(self.acceptance, query, len(self.classes_), self._answers)
+            answers, aimed = any_class(self.acceptance, query, len(self.classes_), answer)
             query = replace(query, target=aimed)
         else:
-            answers = self._answers(query)
+            answers = answer(query)
         if refinement is not None:
-            answers = self._refined(query, torch.from_numpy(answers), refinement, deadline).numpy()
+            margins = self._refined_margins
+            answers = self._refined(query, torch.from_numpy(answers), margins, refinement, deadline).numpy()
         return self.acceptance.ranked(query, answers), query.target
 
-    def _refined(self, query: Query, answers: Tensor, refinement: Refinement, deadline: Deadline) -> Tensor:
-        """(n, B, *event) the answers without changes they do not need; answers that differ stay different."""
+    def _refined(
+        self, query: Query, answers: Tensor, margins: Codes, refinement: Refinement, deadline: Deadline
+    ) -> Tensor:
+        """(n, B, *event) the answers without changes they do not need; answers that differ stay different.
+
+        Args:
+            query: B rows.
+            answers: (n, B, *event) encoded answers.
+            margins: (C,) log-odds beyond the decision that a refined answer keeps, by target class.
+            refinement: What is done.
+            deadline: When it has passed, the best answers so far are returned.
+        """
         if not refinement.prune:
             return answers
         result, space, x = answers.clone(), query.space.tensors, torch.from_numpy(query.x)
         config = self._choices.search
         for k in range(len(answers)):
-            rows = torch.nonzero(self._accept(query, answers[k], torch.arange(len(x)))).flatten()
+            rows = torch.nonzero(self._accept(query, answers[k], torch.arange(len(x)), margins)).flatten()
             if not len(rows):
                 continue
             accepted, before = query.take(rows.numpy()), answers[k][rows]
-            accept = partial(self._accept, accepted)
+            accept = partial(self._accept, accepted, margins=margins)
             shorter = prune(accepted.space.tensors, x[rows], before, accept, deadline, config)
             others = torch.cat([result[:k], answers[k + 1 :]])[:, rows]
             duplicate = (space.distance(others, shorter) <= config.tolerance).any(dim=0)
             result[k, rows] = torch.where(duplicate.view(-1, *[1] * (shorter.dim() - 1)), before, shorter)
         return result
 
-    def _accept(self, query: Query, candidates: Tensor, rows: Tensor) -> Tensor:
-        """(M,) whether each candidate is valid, and beyond the decision by `refined_margin_` for most judges.
+    def _accept(self, query: Query, candidates: Tensor, rows: Tensor, margins: Codes) -> Tensor:
+        """(M,) whether each candidate is valid, and beyond the decision by a margin for most judges.
 
         Args:
             query: B rows.
             candidates: (M, *event) encoded candidates.
             rows: (M,) position in the query of the row that each candidate answers.
+            margins: (C,) log-odds beyond the decision, by target class.
         """
         target = torch.from_numpy(query.target)[rows]
         with torch.no_grad():
             log_p = target_log_probs(self.judges_, candidates[None], target)
             lower = lower_log_odds(log_p, self.judges_.weights, self._choices.spread)[0]
-        needed = self.deployed_.log_odds(target) + self.refined_margin_
+        needed = self.deployed_.log_odds(target) + torch.from_numpy(margins)[target]
         valid = self.deployed_.valid(self.deployed_.probabilities(candidates), target, query.min_prob)
         return (lower >= needed) & valid
 
@@ -354,19 +381,26 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         weights = self.judges_.weights.double().numpy()
         deployed_weights = self.split_.deployed.weights.double().numpy()
         rule, config = self.deployed_.rule, self._choices.search
-        return Acceptance(self._judge, weights, deployed_weights, rule, self.survival, config)
+        return Acceptance(self._judge, weights, deployed_weights, rule, self.promise_.survival, config)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
         """(S, N, C) probabilities of the judges for (N, *event) encoded rows."""
         with torch.no_grad():
             return self.judges_.probabilities(torch.from_numpy(x)).cpu().numpy()
 
-    def _answers(self, query: Query) -> Codes:
+    def _answers(self, query: Query, *, refined: bool = False) -> Codes:  # noqa: ARG002  for methods that calibrate
         """(n, B, *event) the cheapest candidates of each row, all different if there are enough."""
         return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
 
     def _package(
-        self, rows: Any, read: Any, query: Query, codes: Codes, before: NDArray[Any], space: Space
+        self,
+        rows: Any,
+        read: Any,
+        query: Query,
+        codes: Codes,
+        before: NDArray[Any],
+        space: Space,
+        statements: Mapping[Any, Statement],
     ) -> Counterfactuals:
         """Answers as people receive them: decoded, checked once more, and with a status and a certificate.
 
@@ -377,6 +411,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             codes: (n, B, *event) encoded answers.
             before: (B, C) the deployed model's probabilities for the rows.
             space: The space that was restricted for this query.
+            statements: What is promised, by target label.
         """
         n, rule = query.n, self.deployed_.rule
         per_answer, positions = query.per_answer()
@@ -390,10 +425,12 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         received, target = torch.from_numpy(decoded.received), torch.from_numpy(per_answer.target)
         after = self.deployed_.bind_rows(decoded.answers).probabilities(received).cpu().numpy()
         certificate, robust = None, np.ones(len(positions), bool)
-        if self.split_.test is not None:
-            held_out, confidence = self.split_.test.bind_rows(decoded.answers), self._choices.search.confidence
-            certificate = certify(held_out, received, target, confidence=confidence, threshold=rule.threshold)
-            robust = certificate.agreeing >= needed_votes(certificate.n, self.survival)
+        if (held_out := self.split_.held_out) is not None:
+            held_out, confidence = held_out.bind_rows(decoded.answers), self._choices.search.confidence
+            certificate = certify(
+                held_out, received, target, n_test=self.split_.n_test, confidence=confidence, threshold=rule.threshold
+            )
+            robust = certificate.agreeing >= needed_votes(certificate.n, self.promise_.survival)
         assessment = assess(query, decoded.received, before, after, robust, rule)
         return Counterfactuals(
             factuals=rows,
@@ -407,8 +444,29 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             changed=decoded.changed,
             repeated=assessment.repeated,
             certificate=certificate,
-            survival=self.survival,
+            survival=self.promise_.survival,
+            statements=tuple(
+                statements[label] for label in self.classes_[np.unique(query.target)] if label in statements
+            ),
         )
+
+    @property
+    def _calibrates(self) -> bool:
+        """Whether the method keeps some hypotheses from training to calibrate by."""
+        return False
+
+    def _asked_promise(self) -> Promise:
+        """The promise that the settings ask for."""
+        return Promise(survival=self.survival)
+
+    def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:  # noqa: ARG002  for methods that calibrate
+        """What is promised, by target label; nothing without calibration."""
+        return {}
+
+    @property
+    def _refined_margins(self) -> Codes:
+        """(C,) log-odds beyond the decision that a refined answer keeps, by target class."""
+        return np.full(len(self.classes_), self._choices.search.refined_margin, np.float32)
 
     def _space(self, rows: Any) -> Space:
         """The space of the hypotheses, narrowed to the schema of this explainer."""

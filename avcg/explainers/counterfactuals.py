@@ -15,14 +15,15 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import DataError, SettingError, check_int
-from avcg.explainers.records import MEANING, Option, Row, at_least
+from avcg.explainers.records import MEANING, Option, Row
 from avcg.guarantees.bounds import Floats
 from avcg.guarantees.certificate import Certificate
+from avcg.guarantees.statement import Statement, agreement, summary
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
 from avcg.space.serialize import pack_rows, to_json, unpack_rows
 
-_FORMAT, _VERSION = "avcg.counterfactuals", 1
+_FORMAT, _VERSION = "avcg.counterfactuals", 2
 _SHOWN_ROWS, _SHOWN_CHANGES = 6, 4
 
 
@@ -42,8 +43,9 @@ class Counterfactuals:
         distance: (N,) cost of the change, at the schema's prices.
         changed: (N, columns) whether each cell differs from the factual; None for images.
         repeated: (N,) whether the answer is the same as an earlier one to its row, because no other was found.
-        certificate: Votes of the held-out models, and bounds from them; None if no models are held out.
-        survival: Share of models that is promised to agree.
+        certificate: Votes of the held-out models, and what they prove; None if no models are held out.
+        survival: Share of the held-out models that must accept an answer for it to be ``ok``.
+        statements: What is promised to the people whose advice aims at each target; empty without calibration.
     """
 
     factuals: Any
@@ -58,6 +60,7 @@ class Counterfactuals:
     repeated: Flags
     certificate: Certificate | None
     survival: float
+    statements: tuple[Statement, ...] = ()
 
     def __len__(self) -> int:
         return len(self.target)
@@ -111,7 +114,13 @@ class Counterfactuals:
             repeated=self.repeated[each],
             certificate=None if self.certificate is None else self.certificate.take(each),
             survival=self.survival,
+            statements=self.statements,
         )
+
+    @property
+    def promise(self) -> str:
+        """What is promised to these people, in words; empty without calibration."""
+        return " ".join(summary(self.statements))
 
     def changes(self) -> pd.DataFrame:
         """A table of the changed cells, one line for each.
@@ -193,7 +202,7 @@ class Counterfactuals:
             for k, option in enumerate(row.options):
                 repeated = "  (repeated: no other answer was found)" if self.repeated[shown * self.n + k] else ""
                 lines.append(f"{row.index} -> {row.target}: {self._describe(option)}{repeated}")
-        return "\n".join(lines)
+        return "\n".join([*lines, *summary(self.statements)])
 
     __repr__ = __str__
 
@@ -207,11 +216,10 @@ class Counterfactuals:
         return f"{changes}  [{option.status}{self._describe_votes(option)}]"
 
     def _describe_votes(self, option: Option) -> str:
-        """How many held-out models agree with an answer, and what that proves; nothing if none are held out."""
-        if option.agreeing is None or option.lower_bound is None or self.certificate is None:
+        """How many held-out models accept an answer; nothing if none are held out."""
+        if option.agreeing is None or self.certificate is None:
             return ""
-        bound = f"at least {at_least(option.lower_bound)} with {self.certificate.confidence:.0%} confidence"
-        return f", {option.agreeing} of {self.certificate.n} models agree: {bound}"
+        return f", {agreement(option.agreeing, self.certificate.n)}"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -237,6 +245,7 @@ class Counterfactuals:
                 "changed": None if self.changed is None else self.changed.astype(int).tolist(),
                 "repeated": self.repeated.astype(int).tolist(),
                 "certificate": certificate,
+                "statements": [statement.to_dict() for statement in self.statements],
             },
             allow_nan=False,
         )
@@ -264,6 +273,10 @@ class Counterfactuals:
                 f"The format version of these answers must be a whole number. Got {version!r} instead. Store the"
                 " answers again."
             )
+        if version < _VERSION:
+            raise DataError(
+                f"These answers have format version {version}, and this avcg reads version {_VERSION}. Make them again."
+            )
         if version > _VERSION:
             raise DataError(
                 f"These answers have format version {version}, and this avcg reads versions up to {_VERSION}. Install"
@@ -284,6 +297,7 @@ class Counterfactuals:
                 probability=_floats(stored["probability"]),
                 probability_before=_floats(stored["probability_before"]),
                 distance=_floats(stored["distance"]),
+                statements=tuple(Statement.from_dict(entry) for entry in stored["statements"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"These answers are incomplete or damaged: {error}. Store the answers again.") from None
@@ -291,9 +305,14 @@ class Counterfactuals:
 
 def _certificate(stored: dict[str, Any]) -> Certificate:
     """A certificate from its fields as `Counterfactuals.to_json` wrote them."""
-    numbers = {name: _floats(stored[name]) for name in ("lower_bound", "mean", "variance", "markov", "cantelli")}
-    agreeing = np.array(stored["agreeing"], np.int64)
-    return Certificate(n=int(stored["n"]), confidence=float(stored["confidence"]), agreeing=agreeing, **numbers)
+    return Certificate(
+        n=int(stored["n"]),
+        agreeing=np.array(stored["agreeing"], np.int64),
+        n_test=int(stored["n_test"]),
+        agreeing_test=np.array(stored["agreeing_test"], np.int64),
+        lower_bound=_floats(stored["lower_bound"]),
+        confidence=float(stored["confidence"]),
+    )
 
 
 def _to_json(values: Any) -> Any:

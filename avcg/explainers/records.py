@@ -12,11 +12,11 @@ MOST_ANSWERS = 10  # answers to one row; a light scorer stores noise for as many
 Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
 
 MEANING: Mapping[str, str] = {
-    "ok": "the decision flips, and the promised share of held-out models agrees, if any are held out",
+    "ok": "the decision flips, and enough of the models held back from training accept the answer, if there are any",
     "already_target": "the decision is already the target; nothing is changed",
     "infeasible": "the row may not change in any way; nothing is changed",
     "not_valid": "the best change that was found does not flip the decision",
-    "not_robust": "the decision flips, but fewer held-out models agree than promised",
+    "not_robust": "the decision flips, but too few of the models held back from training accept the answer",
 }
 
 
@@ -38,8 +38,9 @@ class Option:
         changes: Values before and after the change, by column; only columns that change.
         probability: Probability of the target for the answer, by the deployed model.
         distance: Cost of the change.
-        agreeing: Number of held-out models that agree; None if no models are held out.
-        lower_bound: Lower bound on the share of all models that would agree; None if no models are held out.
+        agreeing: Number of models held back from training that accept the answer; None if there are none.
+        lower_bound: Lower bound on the share of all models that would, proven by the test models among them; None
+            likewise.
         repeated: Whether the answer is the same as an earlier one to its row, because no other was found.
         row: All values of the answer, by column; empty for images.
     """

@@ -128,9 +128,9 @@ def stability_bound_of_subset(log_prob_bound: float, kept: int, n: int) -> float
     return 2.0 * log_prob_bound * (n - kept) / n
 
 
-def _check_confidence(confidence: float) -> None:
+def _check_confidence(confidence: float, name: str = "confidence") -> None:
     if not 0 < confidence < 1:
-        raise SettingError(f"The 'confidence' must be in (0, 1). Got {confidence!r} instead.")
+        raise SettingError(f"The {name!r} must be in (0, 1). Got {confidence!r} instead.")
 
 
 def _check_mean(value: ArrayLike) -> Floats:

@@ -1,8 +1,7 @@
-"""Certificates: bounds on the probability that an answer stays valid under the next model. Each states its assumption.
+"""Certificates: what the models held out from training say of each answer.
 
-The bounds of the paper (Markov, Chebyshev, and Cantelli's one-sided form of it) need the true mean and variance of the
-target's probability. `clopper_pearson` does not: it uses the number of n held-out hypotheses that agree, and holds for
-any n.
+All held-out models are counted. A bound on the share of all models is proven by the test models alone, which have
+neither trained nor calibrated: the number of them that agree bounds it by `clopper_pearson`, for any number of models.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from scipy.stats import binom, false_discovery_control
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.guarantees.bounds import Floats, _check_confidence, cantelli, clopper_pearson, markov
+from avcg.guarantees.bounds import Floats, _check_confidence, clopper_pearson
 from avcg.hypotheses.predictors import Predictors
-from avcg.models.decision import DecisionRule, of_target
+from avcg.models.decision import DecisionRule
 
 # Largest number of answers times hypotheses evaluated at once.
 _ASKED = 2**24
@@ -27,38 +27,65 @@ _ASKED = 2**24
 
 @dataclass(frozen=True, eq=False)
 class Certificate:
-    """The agreement of n held-out hypotheses with each answer, and bounds on that of the next model.
+    """The agreement of held-out hypotheses with each answer, and what the test hypotheses among them prove.
 
     Attributes:
-        n: Number of hypotheses.
-        agreeing: (N,) number of hypotheses that decide for the target.
-        lower_bound: (N,) lower confidence bound on the share of all models that decide for it (Clopper-Pearson).
+        n: Number of hypotheses held out from training: those that calibrated, and those that test.
+        agreeing: (N,) number of these that decide for the target.
+        n_test: Number of test hypotheses, which were used for nothing else.
+        agreeing_test: (N,) number of test hypotheses that decide for the target.
+        lower_bound: (N,) lower confidence bound on the share of all models that decide for it (Clopper-Pearson), by the
+            test hypotheses; 0 without any.
         confidence: Confidence of that bound, for each answer separately.
-        mean: (N,) sample mean of the target's probability.
-        variance: (N,) sample variance of the target's probability.
-        markov: (N,) bound of Proposition 1, with the sample mean in place of the true one.
-        cantelli: (N,) one-sided bound of Corollary 1, with the sample mean and variance in place of the true ones.
     """
 
     n: int
     agreeing: NDArray[np.int64]
+    n_test: int
+    agreeing_test: NDArray[np.int64]
     lower_bound: Floats
     confidence: float
-    mean: Floats
-    variance: Floats
-    markov: Floats
-    cantelli: Floats
 
     ASSUMPTION = (
-        "The next model is drawn like the held-out hypotheses, which are independent draws that neither the answer nor"
-        " the generator has seen. lower_bound holds for every n; markov and cantelli take the sample's mean and"
-        " variance for the true ones."
+        "The next model is drawn like the held-out hypotheses, which are independent draws that the generator has not"
+        " seen. The lower bound counts the test hypotheses alone, and holds for any number of them."
     )
+
+    @classmethod
+    def of(cls, agrees: NDArray[np.bool_], n_test: int, confidence: float) -> Certificate:
+        """Count the agreeing hypotheses.
+
+        Args:
+            agrees: (S, N) whether each held-out hypothesis agrees with each answer, the test hypotheses last.
+            n_test: Number of test hypotheses.
+            confidence: Confidence of the lower bound, in (0, 1).
+        """
+        count = len(agrees)
+        tested = agrees[count - n_test :].sum(axis=0).astype(np.int64)
+        bound = clopper_pearson(tested, n_test, confidence) if n_test else np.zeros(agrees.shape[1])
+        return cls(count, agrees.sum(axis=0).astype(np.int64), n_test, tested, np.asarray(bound), confidence)
 
     @property
     def share(self) -> Floats:
-        """(N,) share of the hypotheses that agree, which a promised survival is compared with."""
+        """(N,) share of the held-out hypotheses that agree, which a promised survival is compared with."""
         return self.agreeing / self.n
+
+    def false_discovery_rate(self, survival: float) -> Floats:
+        """(N,) by answer, the lowest false discovery rate at which it is among those that keep a survival.
+
+        Of all answers whose value is at most q, at most a share q is expected to be accepted by no more than a share
+        ``survival`` of all models. The rule is that of Benjamini and Yekutieli: the same test hypotheses judge all
+        answers, so that the answers depend on each other, which it allows. It needs many test hypotheses: with m of
+        them no value is below ``survival ** m``.
+
+        Args:
+            survival: Share of all models that an answer is to be accepted by, in (0, 1).
+        """
+        _check_confidence(survival, "survival")
+        if not self.n_test or not len(self.agreeing_test):
+            return np.ones(len(self.agreeing_test))
+        p_values = binom.sf(self.agreeing_test - 1, self.n_test, survival)
+        return np.asarray(false_discovery_control(p_values, method="by"), np.float64)
 
     def take(self, answers: NDArray[np.intp]) -> Certificate:
         """The certificate of some of the answers, in the order given.
@@ -67,24 +94,35 @@ class Certificate:
             answers: Positions of the answers.
         """
         parts: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        some = {name: part[answers] for name, part in parts.items() if isinstance(part, np.ndarray)}
-        return Certificate(**parts | some)
+        chosen = {name: part[answers] for name, part in parts.items() if isinstance(part, np.ndarray)}
+        return Certificate(**parts | chosen)
 
     def to_frame(self, index: Any = None) -> pd.DataFrame:
-        """The certificate as a frame with one row per answer."""
-        names = ("share", "lower_bound", "mean", "variance", "markov", "cantelli")
+        """The certificate as a frame with one row per answer.
+
+        Args:
+            index: Index of the frame; None: positions.
+        """
+        names = ("agreeing", "share", "agreeing_test", "lower_bound")
         return pd.DataFrame({name: getattr(self, name) for name in names}, index=index)
 
 
 def certify(
-    hypotheses: Predictors, x: Tensor, target: Tensor, *, confidence: float = 0.95, threshold: float | None = None
+    hypotheses: Predictors,
+    x: Tensor,
+    target: Tensor,
+    *,
+    n_test: int | None = None,
+    confidence: float = 0.95,
+    threshold: float | None = None,
 ) -> Certificate:
     """Certify encoded answers with held-out hypotheses.
 
     Args:
-        hypotheses: Held-out hypotheses, drawn independently, with equal weights.
+        hypotheses: Held-out hypotheses, drawn independently, with equal weights; the test hypotheses last.
         x: (N, *event) codes of the answers as they are delivered.
         target: (N,) class positions of the targets.
+        n_test: Number of test hypotheses, which were not used to calibrate; None: all.
         confidence: Confidence of the lower bound, in (0, 1).
         threshold: Probability of the second of two classes from which it is decided for; None: the most probable class
             is decided for.
@@ -103,35 +141,12 @@ def certify(
         raise DataError(f"There must be one target per answer, {len(x)}. Got targets of shape {tuple(target.shape)}.")
     # Black boxes evaluate all their rows at once, models on codes a chunk at a time, which bounds memory.
     at_once = max(1, len(x) if hypotheses.boxes else _ASKED // len(weights))
-    parts = [
-        _ask(hypotheses, x[some], target[some].to(x.device), rule)
-        for some in (slice(start, start + at_once) for start in range(0, len(x), at_once))
-    ]
-    agreeing, mean, variance = (np.concatenate(part) for part in zip(*parts, strict=True))
-    # With more than two classes a target may win below one half, but one half always suffices.
-    line = 0.5 if threshold is None else np.where(target.cpu().numpy() == 1, threshold, 1.0 - threshold)
-    return Certificate(
-        n=len(weights),
-        agreeing=agreeing,
-        lower_bound=clopper_pearson(agreeing, len(weights), confidence),
-        confidence=confidence,
-        mean=mean,
-        variance=variance,
-        markov=markov(mean, line),
-        cantelli=cantelli(variance, mean - line),
-    )
-
-
-def _ask(
-    hypotheses: Predictors, x: Tensor, target: Tensor, rule: DecisionRule
-) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """(N,) number of agreeing hypotheses, and mean and variance of the target's probability."""
-    with torch.no_grad():
-        probabilities = hypotheses.probabilities(x)
-    rule.check_classes(probabilities.shape[-1])
-    exact = of_target(probabilities, target).double()
-    return (
-        rule.accepts(probabilities, target).sum(dim=0).cpu().numpy(),
-        exact.mean(dim=0).cpu().numpy().clip(0.0, 1.0),
-        exact.var(dim=0, correction=0).cpu().numpy(),
-    )
+    parts = []
+    for start in range(0, len(x), at_once):
+        chunk = slice(start, start + at_once)
+        with torch.no_grad():
+            probabilities = hypotheses.probabilities(x[chunk])
+        rule.check_classes(probabilities.shape[-1])
+        parts.append(rule.accepts(probabilities, target[chunk].to(x.device)).cpu().numpy())
+    agrees = np.concatenate(parts, axis=1) if parts else np.zeros((len(weights), 0), bool)
+    return Certificate.of(agrees, len(weights) if n_test is None else n_test, confidence)

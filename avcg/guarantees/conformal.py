@@ -19,6 +19,7 @@ from avcg.errors import SettingError
 
 Counts = NDArray[np.int64]
 Guarantee = Literal["next_model", "most_models", "expected"]
+Reason = Literal["", "models", "rows", "weights", "margin"]
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Verdict:
 
     made: bool
     position: int
-    reason: Literal["", "models", "rows", "weights", "margin"]
+    reason: Reason
     reachable: float
 
 
@@ -207,7 +208,7 @@ def decide(table: SurvivalTable, promise: Promise) -> Verdict:
     """
     expected = promise.guarantee == "expected"
     rank = table.n_models if expected else promise.rank(table.n_models)
-    reason: Literal["", "models", "rows", "weights", "margin"] = ""
+    reason: Reason = ""
     if table.n_models < promise.needed_models or rank is None:
         reason, rank = "models", max(1, table.n_models)
     elif table.n_rows < promise.needed_rows:

@@ -22,6 +22,7 @@ from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import OnDevice, Predictors, Stacked
 from avcg.hypotheses.split import HypothesisSplit, SplitConfig
+from avcg.io.calibration import CALIBRATION, pack_calibration, unpack_calibration
 from avcg.io.folder import (
     FORMAT,
     VERSION,
@@ -38,12 +39,13 @@ from avcg.io.onnx import scorer_parts
 from avcg.io.spaces import kind_of, pack_encoding, pack_limits, unpack_config, unpack_encoding
 from avcg.io.tensors import read_tensors, write_tensors
 from avcg.method import risk
-from avcg.method.calibration import Calibration
 from avcg.method.config import CalibrationConfig, DiagnosticsConfig, DistillationConfig, ReferenceConfig, SearchConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.method.generator import Generator
+from avcg.method.multipliers import ConstraintConfig, Multipliers
 from avcg.method.objective import Weights
+from avcg.method.query import Query
 from avcg.method.recipe import Recipe, mean_squared
 from avcg.method.reference_set import ReferenceSet
 from avcg.schema.schema import Schema
@@ -66,6 +68,7 @@ _CONFIGS: dict[str, Any] = {
     "diagnostics": DiagnosticsConfig,
     "distillation": DistillationConfig,
 }
+_OPTIONAL_CONFIGS = {"constraint": ConstraintConfig}
 # Risks and distances that a recipe stores by name: functions of this package, and classes with numbers as parameters.
 _FUNCTIONS = {
     function.__name__: function
@@ -80,20 +83,17 @@ _CONTENT: dict[Any, Any] = {
     "classes": {"dtype": str, "values": [(bool, float, str)]},
     "settings": {
         "schema": (str, None), "recipe": (dict, None), "model": bool, "threshold": (float, None), "survival": float,
-        "n_test": (int, None), "random_state": int,
+        "n_test": (int, None), "random_state": int, "reliability": float, "guarantee": str, "confidence": float,
     },
     "recipe": dict,
     "n_latent": int,
-    "refined_margin": float,
-    "calibration": {
-        "margin": float, "promise": float, "met": bool, "survival": float, "n_rows": int, "n_hypotheses": int,
-        "standard_errors": float,
-        "frontier": _ROWS,
-    },
+    "calibration": CALIBRATION,
+    "countable": bool,
+    "multipliers": ([float], None),
     "diagnostics": _ROWS,
     "fidelity": [{"rows": str, "agreement": float, "difference": float, "n_rows": int}],
     "hypotheses": {
-        "judges": dict, "train": (dict, None), "calibration": dict, "test": (dict, None), "deployed": dict,
+        "judges": dict, "train": (dict, None), "calibration": (dict, None), "test": (dict, None), "deployed": dict,
         "students": (dict, None),
     },
     **PARTS,
@@ -131,6 +131,8 @@ def save(
     content["hypotheses"] = {name: None if part is None else packer.add(name, part) for name, part in parts.items()}
     content |= {"networks": packer.networks, "boxes": packer.boxes, "frames": packer.frames}
     arrays |= packer.arrays | {f"reference.{i}": as_array(rows) for i, rows in enumerate(explainer.reference_set_.rows)}
+    held = explainer.calibration_query_
+    arrays |= {"calibration.x": held.x, "calibration.target": held.target.astype(np.int64)}
     arrays |= {f"generator.{name}": as_array(value) for name, value in explainer.generator_.state_dict().items()}
     files = {_WEIGHTS: write_tensors(arrays), **packer.blobs}
     if graphs:
@@ -208,17 +210,17 @@ def _restore(content: Mapping[str, Any], files: Mapping[str, bytes], returned: S
         model=_as_model(deployed) if settings["model"] else None,
         threshold=settings["threshold"],
         survival=settings["survival"],
+        reliability=settings["reliability"],
+        guarantee=settings["guarantee"],
+        confidence=settings["confidence"],
         recipe=None if settings["recipe"] is None else _unpack_recipe(settings["recipe"]),
         n_test=settings["n_test"],
         random_state=check_int(settings["random_state"], "'random_state'", 0),
     )
-    if not 0 < explainer.survival < 1:
-        raise ArtifactError(f"The 'survival' of AVCG must be in (0, 1). Got {explainer.survival!r}.")
     explainer.space_, explainer.classes_ = space, classes
     explainer.judges_ = parts["judges"]
-    explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], deployed)
+    explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], deployed, content["countable"])
     explainer.deployed_ = DeployedModel(deployed, explainer.threshold)
-    explainer.refined_margin_ = content["refined_margin"]
     _restore_trained(explainer, content, arrays, parts["students"])
     return explainer
 
@@ -232,7 +234,10 @@ def _restore_trained(
         raise ArtifactError("The stored reference rows do not fit the space.")
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.reference_set_ = ReferenceSet(rows, explainer.recipe_.reference.n_neighbours)
-    explainer.calibration_ = _unpack_calibration(content["calibration"])
+    explainer.calibration_ = unpack_calibration(content["calibration"], explainer.classes_.tolist())
+    explainer.promise_ = explainer.calibration_.promise
+    explainer.calibration_query_ = _unpack_query(explainer, arrays)
+    explainer.multipliers_ = _unpack_multipliers(explainer.recipe_, content["multipliers"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])
     if students is not None:
         if not isinstance(students, Stacked):
@@ -263,23 +268,20 @@ def _as_model(deployed: Predictors) -> Any:
 
 
 def _pack_settings(explainer: AVCG) -> dict[str, Any]:
-    settings = {name: getattr(explainer, name) for name in ("survival", "n_test", "random_state")}
+    names = ("survival", "reliability", "guarantee", "confidence", "n_test", "random_state")
+    settings = {name: getattr(explainer, name) for name in names}
     settings |= {"threshold": explainer.deployed_.threshold, "model": explainer.model is not None}
     settings["schema"] = None if explainer.schema is None else explainer.schema.to_json()
     settings["recipe"] = None if explainer.recipe is None else _pack_recipe(explainer.recipe)
-    calibration = explainer.calibration_
-    names = [field.name for field in fields(Calibration) if field.name != "frontier"]
-    distillation = explainer.distillation_
+    distillation, multipliers = explainer.distillation_, explainer.multipliers_
     return {
         "settings": settings,
         "classes": _pack_classes(explainer.classes_),
         "recipe": _pack_recipe(explainer.recipe_),
         "n_latent": explainer.generator_.n_latent,
-        "refined_margin": explainer.refined_margin_,
-        "calibration": {
-            **{name: getattr(calibration, name) for name in names},
-            "frontier": pack_rows(calibration.frontier),
-        },
+        "calibration": pack_calibration(explainer.calibration_),
+        "countable": explainer.split_.countable,
+        "multipliers": None if multipliers is None else multipliers.values.tolist(),
         # Losses of a training that diverged may be infinite, which JSON cannot hold.
         "diagnostics": pack_rows(explainer.diagnostics_.replace([np.inf, -np.inf], np.nan)),
         "fidelity": [] if distillation is None else [asdict(fidelity) for fidelity in distillation.fidelity],
@@ -346,16 +348,33 @@ def _unpack_generator(explainer: AVCG, arrays: Mapping[str, NDArray[Any]], n_lat
     return generator.requires_grad_(False).eval()
 
 
-def _unpack_calibration(entry: Mapping[str, Any]) -> Calibration:
-    calibration = Calibration(**{**entry, "frontier": unpack_rows(entry["frontier"])})
-    str(calibration)  # raises if the frontier lacks a column
-    return calibration
+def _unpack_query(explainer: AVCG, arrays: Mapping[str, NDArray[Any]]) -> Query:
+    """The rows that the explainer was calibrated by."""
+    x, target = arrays["calibration.x"], arrays["calibration.target"]
+    shape, n_classes = explainer.space_.event_shape, len(explainer.classes_)
+    fits = x.shape == (len(target), *shape) and x.dtype == np.float32 and target.dtype == np.int64
+    if not fits or not np.isfinite(x).all() or ((target < 0) | (target >= n_classes)).any():
+        raise ArtifactError("The stored calibration rows do not fit the space and the classes.")
+    return Query(x, target.astype(np.intp), explainer.space_.codes)
+
+
+def _unpack_multipliers(recipe: Recipe, values: Sequence[float] | None) -> Multipliers | None:
+    if values is None or recipe.constraint is None:
+        return None
+    multipliers = Multipliers(recipe.constraint, recipe.margins, recipe.weights.nll)
+    if len(values) != len(multipliers.values):
+        raise ArtifactError(f"There must be {len(multipliers.values)} stored multipliers. Got {len(values)}.")
+    multipliers.values = torch.tensor(values)
+    return multipliers
 
 
 def _pack_recipe(recipe: Recipe) -> dict[str, Any]:
     entry = {field.name: getattr(recipe, field.name) for field in fields(Recipe)}
     entry["weights"] = asdict(recipe.weights)
     entry |= {name: asdict(getattr(recipe, name)) for name in _CONFIGS}
+    entry |= {
+        name: None if getattr(recipe, name) is None else asdict(getattr(recipe, name)) for name in _OPTIONAL_CONFIGS
+    }
     entry["risk"], entry["distance"] = _pack_function(recipe.risk), _pack_function(recipe.distance)
     return entry
 
@@ -378,6 +397,7 @@ def _pack_function(function: Any) -> dict[str, Any] | None:
 def _unpack_recipe(entry: Mapping[str, Any]) -> Recipe:
     pattern: dict[Any, Any] = {f"{name}?": kind_of(value) for name, value in vars(Recipe()).items()}
     pattern |= {f"{name}?": dict for name in _CONFIGS} | {"margins?": [float, float], "noise?": [float, float]}
+    pattern |= {f"{name}?": (dict, None) for name in _OPTIONAL_CONFIGS}
     weights = {f"{field.name}?": float for field in fields(Weights)}
     pattern |= {"weights?": weights, "temperature?": ([float, float], None)}
     pattern |= dict.fromkeys(("risk?", "distance?"), ({"function": str, ...: float}, {"not_stored": str}, None))
@@ -387,6 +407,11 @@ def _unpack_recipe(entry: Mapping[str, Any]) -> Recipe:
     values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in entry.items()}
     values |= {"weights": Weights(**entry["weights"])} if "weights" in entry else {}
     values |= {name: unpack_config(kind, entry[name]) for name, kind in _CONFIGS.items() if name in entry}
+    values |= {
+        name: unpack_config(kind, entry[name])
+        for name, kind in _OPTIONAL_CONFIGS.items()
+        if entry.get(name) is not None
+    }
     values |= {name: _unpack_function(entry[name]) for name in ("risk", "distance") if name in entry}
     return Recipe(**values)
 

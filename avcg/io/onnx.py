@@ -148,14 +148,14 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     Raises:
         SettingError: If the explainer is of images, or its models cannot be exported.
     """
-    test, judges, space = explainer.split_.test, explainer.judges_, explainer.space_
-    if not (are_networks(judges) and are_networks(test)) or not isinstance(space, TabularSpace):
+    held_out, judges, space = explainer.split_.held_out, explainer.judges_, explainer.space_
+    if not (are_networks(judges) and are_networks(held_out)) or not isinstance(space, TabularSpace):
         raise SettingError(
             "Graphs need an explainer of tables, and models that are networks of linear layers. Save without graphs."
         )
     generator = generator_graph(explainer)
-    models = [_on_cpu(predictors) for predictors in (judges, test) if predictors is not None]
-    n_test, deployed = 0 if test is None else len(test), explainer.split_.deployed
+    models = [_on_cpu(predictors) for predictors in (judges, held_out) if predictors is not None]
+    n_test, deployed = explainer.split_.n_test, explainer.split_.deployed
     _, arrays = pack_encoding(space.encoding, space.feasible.links)
     arrays |= pack_limits(space.encoding, space.feasible)
     arrays |= {f"reference.{i}": rows.cpu().numpy() for i, rows in enumerate(explainer.reference_set_.rows)}
@@ -168,11 +168,14 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
         JUDGES: judge_graph(Joined(models), torch.cat([rows[:64] for rows in explainer.reference_set_.rows])),
         TABLES: write_tensors({**arrays, "lower_bounds": bounds}),
     }
-    entry = {"n_deployed": len(deployed), "n_judges": len(judges), "n_test": n_test}
+    n_held_out = 0 if held_out is None else len(held_out)
+    entry = {"n_deployed": len(deployed), "n_judges": len(judges), "n_held_out": n_held_out, "n_test": n_test}
     return {**entry, "single_pass": explainer.recipe_.single_pass}, files
 
 
 def _on_cpu(predictors: Predictors) -> Predictors:
+    if isinstance(predictors, Joined) and predictors._order is None:
+        return Joined([_on_cpu(group) for group in predictors.groups])
     return predictors.inner.to("cpu") if isinstance(predictors, OnDevice) else predictors
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtifactError, SchemaError, SettingError
 from avcg.explainers.records import MOST_ANSWERS, Option, Row
+from avcg.guarantees.statement import Statement
 from avcg.io.folder import FORMAT, VERSION, read_folder, read_manifest, stored_notes
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
@@ -47,9 +48,9 @@ class Scorer:
         encoding: Encoding of rows.
         feasible: Feasible set of the explainer.
         classes: Labels of the classes.
-        survival: Share of models that answers are promised to hold under.
+        survival: Share of the held-out models that must accept an answer for it to be ``ok``.
         confidence: Confidence of lower bounds.
-        n_models: Number of held-out models that certify answers; 0: answers have no certificate.
+        n_models: Number of models held back from training that certify answers; 0: answers have no certificate.
         assumption: Note on how the next model is made, saved with the explainer; None: there is none.
 
     Raises:
@@ -69,7 +70,8 @@ class Scorer:
         self._bounds = stored.bounds
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
-        self.n_models = len(stored.bounds) - 1
+        self.n_models, self._n_test = stored.n_held_out, len(stored.bounds) - 1
+        self._statements = stored.statements
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
         self._mean_latent, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
@@ -88,10 +90,21 @@ class Scorer:
             self._propose,
             stored.references,
             lambda count: stored.latents[:count],
-            stored.margin,
+            stored.margins,
             single_pass=stored.single_pass,
         )
         self._check_graphs()
+
+    def statements(self, options: QueryOptions | None = None) -> list[Statement]:
+        """What is promised to the people who are answered, one statement for each target class.
+
+        Args:
+            options: What is asked for; None: one answer without restrictions.
+        """
+        statements = list(self._statements.values())
+        if not (options or QueryOptions()).is_calibrated:
+            return [each.not_for_this_query() for each in statements]
+        return statements
 
     def _check_graphs(self) -> None:
         """Check that the graphs accept encoded rows, and give probabilities of all models and classes."""
@@ -209,7 +222,8 @@ class Scorer:
         received = encoding.encode(values)
         judged = self._probabilities(received)
         after = acceptance.deployed_probability(judged[: self._n_judges])
-        agreeing = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target).sum(axis=0)
+        accepts = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target)
+        agreeing, tested = accepts.sum(axis=0), accepts[self.n_models - self._n_test :].sum(axis=0).tolist()
         robust = agreeing >= needed_votes(self.n_models, self.survival)
         assessment = assess(query, received, before, after, robust, acceptance.rule)
         changed = per_answer.space.changes(values, factuals)
@@ -221,7 +235,7 @@ class Scorer:
             for k in range(i * n, i * n + n):
                 answer, cells = answer_as_dict(encoding, row, values, changed[k], k)
                 count = votes[k] if self.n_models else None
-                bound = None if count is None else float(self._bounds[count])
+                bound = None if count is None else float(self._bounds[tested[k]])
                 options.append(Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer))
             target, decision = self.classes[query.target[i]], self.classes[current[i]]
             answered.append(Row(i, target, tuple(options), float(assessment.probability_before[i]), decision))

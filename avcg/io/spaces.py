@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import ArtifactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
+from avcg.guarantees.statement import Statement
 from avcg.io.folder import validate
 from avcg.method.config import SearchConfig
 from avcg.schema.features import Continuous
@@ -33,9 +34,9 @@ _SCORED: dict[Any, Any] = {
     "space": dict,
     "classes": {"values": [(bool, float, str)], ...: object},
     "settings": {"survival": float, "threshold": (float, None), ...: object},
-    "calibration": {"margin": float, ...: object},
+    "calibration": {"margins": [float], "statements": [dict], "promise": {"survival": float, ...: object}, ...: object},
     "recipe": {"search": dict, ...: object},
-    "scorer": {"n_deployed": int, "n_judges": int, "n_test": int, "single_pass": bool},
+    "scorer": {"n_deployed": int, "n_judges": int, "n_held_out": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
 
@@ -151,11 +152,13 @@ class Scored:
         classes: Labels of the classes.
         survival: Share of models that answers are promised to hold under.
         threshold: Probability of the second class from which it is decided for; None: the likeliest class is.
-        margin: Log-odds beyond the decision boundary that the generator aims at.
+        margins: (C,) log-odds beyond the decision boundary that the generator aims at, by target class.
+        statements: What is promised, by target label.
+        n_held_out: Number of models held back from training, the test models last.
         single_pass: Whether the search stops after one pass of the generator.
         weights: (I,) weights of the deployed models, which are the first of the judges.
         judge_weights: (S,) weights of all judges.
-        bounds: (F + 1,) lower bounds of the share of models that agree, by the number of F held-out models that agree.
+        bounds: (F + 1,) lower bounds of the share of models that agree, by the number of F test models that agree.
         latents: (K, L) latent noise that is tried.
         config: Settings of the search.
         references: (m, D) reference rows of each class.
@@ -166,7 +169,9 @@ class Scored:
     classes: list[Any]
     survival: float
     threshold: float | None
-    margin: float
+    margins: Codes
+    statements: dict[Any, Statement]
+    n_held_out: int
     single_pass: bool
     weights: Codes
     judge_weights: Codes
@@ -192,15 +197,18 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     scorer, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
     if len(set(classes)) < max(2, len(classes)):
         raise ArtifactError(f"The stored labels must be two or more, all different. Got {classes!r:.200}.")
-    for name in ("survival", "threshold"):
-        if settings[name] is not None and not 0 < settings[name] < 1:
-            raise ArtifactError(f"The {name!r} must be in (0, 1). Got {settings[name]!r}.")
+    survival, margins = manifest["calibration"]["promise"]["survival"], manifest["calibration"]["margins"]
+    for name, value in (("survival", survival), ("threshold", settings["threshold"])):
+        if value is not None and not 0 < value < 1:
+            raise ArtifactError(f"The {name!r} must be in (0, 1). Got {value!r}.")
+    if len(margins) != len(classes) or not np.isfinite(margins).all():
+        raise ArtifactError(f"There must be one finite margin for each of {len(classes)} classes. Got {margins}.")
     if settings["threshold"] is not None and len(classes) != 2:
         raise ArtifactError(
             f"The stored explainer has a threshold, which needs two classes. Got {len(classes)} classes."
         )
     deployed, judges, test = (scorer[name] for name in ("n_deployed", "n_judges", "n_test"))
-    if not (1 <= deployed <= judges and test >= 0):
+    if not (1 <= deployed <= judges and 0 <= test <= scorer["n_held_out"]):
         raise ArtifactError(
             "There must be at least one deployed model, and no more than judges. Got"
             f" {deployed} deployed models, {judges} judges and {test} held-out models."
@@ -216,9 +224,11 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         encoding=encoding,
         feasible=feasible,
         classes=classes,
-        survival=settings["survival"],
+        survival=survival,
         threshold=settings["threshold"],
-        margin=manifest["calibration"]["margin"],
+        margins=np.array(margins, np.float32),
+        statements=_statements(manifest["calibration"]["statements"]),
+        n_held_out=scorer["n_held_out"],
         single_pass=scorer["single_pass"],
         weights=_array(arrays, "deployed.weights", "f", deployed),
         judge_weights=_array(arrays, "judges.weights", "f", judges),
@@ -233,6 +243,13 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     if not ((scored.bounds >= 0) & (scored.bounds <= 1)).all():
         raise ArtifactError(f"The stored lower bounds must be shares. Got {scored.bounds[:4]}.")
     return scored
+
+
+def _statements(entries: Sequence[Mapping[str, Any]]) -> dict[Any, Statement]:
+    try:
+        return {entry["target"]: Statement.from_dict(entry) for entry in entries}
+    except (KeyError, TypeError) as error:
+        raise ArtifactError(f"The stored statements of the promise are damaged: {error}.") from None
 
 
 def _rows(arrays: Mapping[str, NDArray[Any]], name: str, width: int) -> Codes:

@@ -1,123 +1,206 @@
-"""Calibration: the least margin that keeps a promise of survival, on rows and hypotheses not trained on."""
+"""Calibration: for each target class and effort, the least margin that carries a promise about the next model.
+
+Rows and models that trained nothing of the generator judge its answers at every margin of a ladder;
+`avcg.guarantees.conformal` decides by what they say.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
+from avcg.guarantees.conformal import Promise, Reason, SurvivalTable, Verdict, decide
+from avcg.guarantees.statement import Statement, summary
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
+from avcg.space.encoding import Codes
+
+# The verdict on a promise that is still to be decided.
+OPEN = Verdict(made=False, position=0, reason="margin", reachable=0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Direction:
+    """The calibration of the answers that aim at one class, with one effort.
+
+    Attributes:
+        target: Label of the class.
+        table: What the calibration models said at each margin.
+        verdict: Whether the promise is made, and at which margin.
+    """
+
+    target: Any
+    table: SurvivalTable
+    verdict: Verdict
+
+    @property
+    def margin(self) -> float:
+        """The chosen margin beyond the decision, in log-odds."""
+        return float(self.table.margins[self.verdict.position])
+
+    @property
+    def survival(self) -> float:
+        """Share of (answer, calibration model) pairs that agree at the chosen margin."""
+        return float(self.table.survival[self.verdict.position])
+
+    def statement(self, promise: Promise, n_models: int) -> Statement:
+        """What may be said to the people whose advice aims at this class.
+
+        Args:
+            promise: What was asked for.
+            n_models: Number of models that were held out for calibration.
+        """
+        table, verdict = self.table, self.verdict
+        return Statement(
+            target=self.target,
+            made=verdict.made,
+            reason=verdict.reason,
+            survival=promise.survival,
+            reliability=promise.reliability,
+            guarantee=promise.guarantee,
+            confidence=promise.confidence,
+            n_models=n_models,
+            n_rows=int(table.answered[verdict.position]),
+            needed_models=promise.needed_models,
+            needed_rows=promise.needed_rows,
+            reachable=verdict.reachable,
+            refused_rows=int((table.refusals > 0).sum()),
+            unanswered_rows=table.n_rows - int(table.answered[verdict.position]),
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """The margin that was chosen, and what it was chosen by.
+    """The margins that were chosen, and what they were chosen by.
 
     Attributes:
-        margin: Log-odds beyond the decision that the generator is asked for.
-        promise: Share of hypotheses that must agree with an answer.
-        met: Whether the promise is kept at that margin.
-        survival: Share of (row, hypothesis) pairs that agree at that margin.
-        frontier: By margin: survival with its standard error over hypotheses, validity, distance and changes.
-        n_rows: Number of rows it was measured on.
-        n_hypotheses: Number of hypotheses it was measured by.
-        standard_errors: Number of standard errors over hypotheses by which the promise must be kept clear.
+        promise: What was asked for.
+        directions: By class position: the calibration of single answers.
+        refined: By class position: the calibration of refined answers; empty where nothing is refined.
+        n_models: Number of models that were held out for calibration; 0: margins were chosen by training hypotheses.
+        countable: Whether these models have equal weights.
     """
 
-    margin: float
-    promise: float
-    met: bool
-    survival: float
-    frontier: pd.DataFrame
-    n_rows: int
-    n_hypotheses: int
-    standard_errors: float
+    promise: Promise
+    directions: tuple[Direction, ...]
+    refined: tuple[Direction, ...]
+    n_models: int
+    countable: bool
+
+    def with_promise(self, promise: Promise) -> Calibration:
+        """The calibration for a promise, by the same judgements.
+
+        Args:
+            promise: What is asked for.
+        """
+        single, refined = (self._decided(directions, promise) for directions in (self.directions, self.refined))
+        return replace(self, promise=promise, directions=single, refined=refined)
+
+    def _decided(self, directions: Sequence[Direction], promise: Promise) -> tuple[Direction, ...]:
+        """The directions with the verdict on a promise.
+
+        A direction with too few rows aims at no less than the largest margin of the others.
+        """
+        verdicts = [decide(direction.table, promise) for direction in directions]
+        cautious = max((each.position for each in verdicts if each.reason != "rows"), default=0)
+        verdicts = [
+            replace(each, position=max(each.position, cautious)) if each.reason == "rows" else each for each in verdicts
+        ]
+        if not (self.countable and self.n_models):
+            reason: Reason = "models" if self.countable else "weights"
+            verdicts = [replace(each, made=False, reason=reason, reachable=0.0) for each in verdicts]
+        return tuple(replace(each, verdict=verdict) for each, verdict in zip(directions, verdicts, strict=True))
+
+    def of_effort(self, *, refined: bool) -> tuple[Direction, ...]:
+        """The calibration of one effort, by class position.
+
+        Args:
+            refined: Whether answers are refined.
+        """
+        return self.refined if refined and self.refined else self.directions
+
+    def margins(self, *, refined: bool = False) -> NDArray[np.float32]:
+        """(C,) log-odds beyond the decision to aim at, by class position.
+
+        Args:
+            refined: Whether answers are refined.
+        """
+        return np.array([direction.margin for direction in self.of_effort(refined=refined)], np.float32)
+
+    def statements(self, *, refined: bool = False) -> dict[Any, Statement]:
+        """What may be said, by target label.
+
+        Args:
+            refined: Whether answers are refined.
+        """
+        return {each.target: each.statement(self.promise, self.n_models) for each in self.of_effort(refined=refined)}
 
     @property
-    def best(self) -> float:
-        """The highest survival that some margin keeps, less the standard errors."""
-        return float((self.frontier["survival"] - self.standard_errors * self.frontier["error"]).max())
+    def made(self) -> bool:
+        """Whether the promise is made for single answers to every class."""
+        return all(direction.verdict.made for direction in self.directions)
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """By effort, target and margin: survival, its least over models, rows answered, distance and changes."""
+        frames = {
+            (effort, direction.target): pd.DataFrame(
+                {
+                    "survival": direction.table.survival,
+                    "lowest": direction.table.shares.min(axis=1),
+                    "answered": direction.table.answered / max(direction.table.n_rows, 1),
+                    "distance": direction.table.distance,
+                    "changes": direction.table.changes,
+                },
+                index=pd.Index(direction.table.margins, name="margin"),
+            )
+            for effort, directions in (("single", self.directions), ("refined", self.refined))
+            for direction in directions
+        }
+        return pd.concat(frames, names=["effort", "target"])
 
     def __str__(self) -> str:
-        basis = f"{self.n_hypotheses} hypotheses agree on {self.n_rows} rows that were not trained on"
-        error = float(self.frontier["error"].loc[self.margin])
-        if self.met:
-            return f"survival={self.promise} is met: {self.survival:.3f} (standard error {error:.3f}) of {basis}."
-        return (
-            f"survival={self.promise} could not be met: at best {self.survival:.3f} (standard error {error:.3f}) of"
-            f" {basis}. See calibration_.frontier; train longer, let more features change, or lower the promise."
-        )
+        return " ".join(summary(self.statements().values()))
 
 
-def survival_of(
-    deployed: DeployedModel, hypotheses: Predictors, answers: Tensor, target: Tensor
-) -> tuple[float, float]:
-    """The share of (answer, hypothesis) pairs that agree, and its standard error over hypotheses.
-
-    Args:
-        deployed: The deployed model, for its decision rule.
-        hypotheses: θ_1..θ_S.
-        answers: (N, *event) encoded answers.
-        target: (N,) class positions.
-    """
-    shares = deployed.agree(hypotheses, answers, target).float().mean(dim=1)
-    deviation = float(shares.std(correction=min(1, len(shares) - 1)))
-    return float(shares @ hypotheses.weights), deviation / len(shares) ** 0.5
-
-
-def calibrate(
+def judge_margins(
     margins: Sequence[float],
-    answer: Callable[[float], Tensor],
+    answer: Callable[[float], Codes],
     query: Query,
     deployed: DeployedModel,
-    hypotheses: Predictors,
-    promise: float,
-    standard_errors: float,
-) -> Calibration:
-    """Choose the least margin that keeps a promise; where none does, the one with the highest survival.
-
-    The promise is about the next model and not about these few, so it must hold with standard errors to spare.
+    models: Predictors,
+    labels: Sequence[Any],
+) -> tuple[Direction, ...]:
+    """Ask calibration models about the answers at each margin, for each target class separately.
 
     Args:
         margins: Log-odds to choose from, ascending.
         answer: Function from a margin to (B, *event) answers.
         query: B rows that were not trained on.
         deployed: The deployed model.
-        hypotheses: Hypotheses that were not trained against.
-        promise: Share of hypotheses that must agree with an answer.
-        standard_errors: Number of standard errors over hypotheses by which the promise must be kept clear.
+        models: m models that were not trained against.
+        labels: Labels of the classes.
+
+    Returns:
+        By class position: what was said, with a verdict that is still open.
     """
-    x, target, space = torch.from_numpy(query.x), torch.from_numpy(query.target), query.space.tensors
-    rows = []
+    target, space = torch.from_numpy(query.target), query.space.tensors
+    x, accepts, valid, distance, changes = torch.from_numpy(query.x), [], [], [], []
     for margin in margins:
-        answers = answer(margin)
-        survival, error = survival_of(deployed, hypotheses, answers, target)
-        valid = deployed.valid(deployed.probabilities(answers), target)
-        rows.append(
-            {
-                "margin": margin,
-                "survival": survival,
-                "error": error,
-                "validity": float(valid.float().mean()),
-                "distance": float(space.distance(answers, x).mean()),
-                "changes": float(space.count_changes(answers, x).mean()),
-            }
-        )
-    keeps = [min(row["survival"] - standard_errors * row["error"], row["validity"]) >= promise for row in rows]
-    survivals = [row["survival"] for row in rows]
-    chosen = keeps.index(True) if any(keeps) else survivals.index(max(survivals))
-    return Calibration(
-        margin=margins[chosen],
-        promise=promise,
-        met=any(keeps),
-        survival=survivals[chosen],
-        frontier=pd.DataFrame(rows).set_index("margin"),
-        n_rows=len(query.x),
-        n_hypotheses=len(hypotheses),
-        standard_errors=standard_errors,
+        answers = torch.from_numpy(answer(margin))
+        accepts.append(deployed.agree(models, answers, target).cpu().numpy())
+        valid.append(deployed.valid(deployed.probabilities(answers), target).cpu().numpy())
+        distance.append(space.distance(answers, x).numpy())
+        changes.append(space.count_changes(answers, x).numpy())
+    judged = [np.stack(part) for part in (accepts, valid, distance, changes)]
+    return tuple(
+        Direction(label, SurvivalTable.of(np.array(margins), *(part[..., query.target == i] for part in judged)), OPEN)
+        for i, label in enumerate(labels)
     )

@@ -38,7 +38,7 @@ class SearchConfig:
         diversity_group: Largest number of answers to a row that are all compared with each other; more are chosen in
             groups of this size.
         confidence: Confidence of the lower bounds in certificates, in (0, 1).
-        refined_margin: Log-odds beyond the decision that a refined answer must keep where no level was calibrated. They
+        refined_margin: Log-odds beyond the decision that a refined answer of a method without calibration keeps. They
             are measured as the judges' mean less `Recipe.spread` standard deviations.
         refine_margins: Log-odds taken off the margin, each tried when refining.
         refine_locks: Number of changes of the first answer that refining tries to do without.
@@ -113,9 +113,8 @@ class CalibrationConfig:
         max_share: Share of the rows that ``min_rows`` may take at most, in (0, 1).
         max_codes: Largest number of held-back rows times codes.
         n_margins: Number of margins tried between the recipe's lowest and highest.
-        standard_errors: Number of standard errors over hypotheses by which a promise must be kept clear.
-        refine_rows: Number of held-back rows on which refining is calibrated.
-        refine_levels: Log-odds that refining may leave, ascending. The least that keeps the promise is taken.
+        refine_rows: Largest number of held-back rows of each target class by which refining is calibrated.
+        n_refined: Number of margins tried with refining.
     """
 
     held_share: float = 0.15
@@ -123,17 +122,14 @@ class CalibrationConfig:
     max_share: float = 1 / 3
     max_codes: int = 100_000
     n_margins: int = 25
-    standard_errors: float = 2.0
-    refine_rows: int = 300
-    refine_levels: tuple[float, ...] = tuple(0.5 * i for i in range(-6, 11))
+    refine_rows: int = 200
+    n_refined: int = 13
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "max_codes", "n_margins", "refine_rows"):
+        for name in ("min_rows", "max_codes", "n_margins", "refine_rows", "n_refined"):
             check_int(getattr(self, name), f"'{name}' of CalibrationConfig", 1)
         for name in ("held_share", "max_share"):
             check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
-        check_setting(self, "standard_errors", self.standard_errors >= 0, "a number >= 0")
-        check_setting(self, "refine_levels", len(self.refine_levels) > 0, "at least one number")
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,11 @@ answers fall short of their margin and lowered while they do not, as in Rezende 
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -74,3 +77,22 @@ class Multipliers:
         excess = torch.where(counts > 0, sums / counts.clamp(min=1) - self.config.violation, 0.0)
         grown = self.values * torch.exp(self.config.rate * excess)
         self.values = grown.clamp(self.config.lowest, self.config.highest)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The multiplier of each level, with the lowest and the highest margin of the level."""
+        edges = np.linspace(*self.margins, self.config.levels + 1)
+        return pd.DataFrame({"lowest": edges[:-1], "highest": edges[1:], "multiplier": self.values.cpu().numpy()})
+
+    def warn_of_caps(self, margin: float) -> None:
+        """Warn if the multiplier of a margin has reached its largest value, so that it could not be bought.
+
+        Args:
+            margin: The largest margin that is asked for.
+        """
+        capped = self.to_frame().loc[self.values.cpu().numpy() >= self.config.highest]
+        if len(capped) and capped["lowest"].min() <= margin:
+            warnings.warn(
+                f"AVCG: answers fall short of margins from {capped['lowest'].min():.2g} on, although their multiplier"
+                f" has reached its largest value, {self.config.highest:g}. Let more features change, or train longer.",
+                stacklevel=5,
+            )

@@ -54,6 +54,11 @@ class QueryOptions:
         return not (self.vary is None and self.ranges is None and self.max_changes is None)
 
     @property
+    def is_calibrated(self) -> bool:
+        """Whether this is asked for what a promise is calibrated by: single answers without restrictions."""
+        return self.n == 1 and self.min_prob is None and not self.restricts and isinstance(self.refine, bool)
+
+    @property
     def is_default(self) -> bool:
         """Whether nothing is asked for but one answer for each row."""
         return self.n == 1 and not self.refine and self.min_prob is None and not self.restricts

@@ -51,6 +51,8 @@ class Recipe:
             ``usual_columns`` columns, and less in proportion where there are more; see `scaled_to`.
         risk: How log-probabilities are summarised over hypotheses; None: a hinge at a margin that the generator is
             told, drawn for each row from ``margins``, so that it can be chosen after training.
+        constraint: How the weight of that hinge is raised and lowered at each level of margin, so that the margin is a
+            constraint; None: it keeps the weight of ``weights``.
         margins: Lowest and highest margin beyond the decision, in log-odds.
         spread: Standard deviations over hypotheses by which log-odds must stay clear of a margin: in the hinge, when
             answers are refined, and when students take changes back.
@@ -151,6 +153,11 @@ class Recipe:
         check_setting(self, "temperature", self.temperature is None or min(self.temperature) > 0, "> 0")
         check_setting(self, "margins", self.margins[0] <= self.margins[1], "(low, high)")
         check_setting(self, "targets", self.targets in ("other", "all"), "'other' or 'all'")
+
+    @property
+    def has_margins(self) -> bool:
+        """Whether the generator is told a margin, which can then be chosen after training."""
+        return self.risk is None and self.margins[0] < self.margins[1]
 
     def scaled_to(self, space: Space) -> Self:
         """This recipe with its weights scaled to a space: each of many columns, or pixels, says less."""

@@ -148,7 +148,7 @@ class Search:
         references: For each class, (m, *event) reference rows.
         latents: Function from a count K to (K, L) standard normal noise. It is the same for every row and call, so that
             an answer does not depend on its neighbours, and K latents are the first K of any larger number.
-        margin: Calibrated log-odds beyond the decision.
+        margin: (C,) calibrated log-odds beyond the decision, by target class.
         single_pass: Whether an answer is what one pass gives, and n answers are n latents, as in the paper.
         shorten: Function from a query, (B, *event) answers and (R, B) margins to candidates with fewer changes; None:
             there is no such step.
@@ -158,7 +158,7 @@ class Search:
     propose: Propose
     references: Sequence[Codes]
     latents: Callable[[int], Codes]
-    margin: float
+    margin: Codes
     single_pass: bool = False
     shorten: Callable[[Query, Codes, Codes], Codes] | None = None
 
@@ -169,7 +169,7 @@ class Search:
 
     def margins(self, query: Query) -> Codes:
         """(B,) log-odds to aim at: enough for the promise, and for the query's ``min_prob``."""
-        margin = (self.acceptance.rule.log_odds(query.target) + self.margin).astype(np.float32)
+        margin = (self.acceptance.rule.log_odds(query.target) + self.margin[query.target]).astype(np.float32)
         if query.min_prob is None:
             return margin
         log_odds = math.log(query.min_prob / (1 - query.min_prob))

@@ -1,0 +1,173 @@
+"""The words of the promise, the same on every surface; this module needs only the standard library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What may be said to the people whose advice aims at one class, or at any of several.
+
+    Attributes:
+        target: Label of the class; None: any.
+        made: Whether the promise is made.
+        reason: Why it is not made, as in `avcg.guarantees.conformal.Verdict`; empty where it is made.
+        survival: Share of the people that a model must accept.
+        reliability: Chance that the next model does.
+        guarantee: What the chance is about, as in `avcg.guarantees.conformal.Promise`.
+        confidence: Confidence of ``"most_models"``.
+        n_models: Number of calibration models.
+        n_rows: Number of calibration rows.
+        needed_models: Least number of calibration models that can carry the promise.
+        needed_rows: Least number of calibration rows that can carry it.
+        reachable: Largest survival that could be promised instead.
+        refused_rows: Number of calibration rows whose answer some model refuses at the largest margin.
+        unanswered_rows: Number of calibration rows without an answer that the deployed model accepts.
+    """
+
+    target: Any
+    made: bool
+    reason: str
+    survival: float
+    reliability: float
+    guarantee: str
+    confidence: float
+    n_models: int
+    n_rows: int
+    needed_models: int
+    needed_rows: int
+    reachable: float
+    refused_rows: int
+    unanswered_rows: int
+
+    def __str__(self) -> str:
+        return self._promise() if self.made else self._refusal()
+
+    def _promise(self) -> str:
+        share, basis = out_of(self.survival), f"checked with {_models(self.n_models)} and {_people(self.n_rows)}"
+        if self.guarantee == "expected":
+            return (
+                f"At least a {share.replace(' of ', ' in ')} chance that the next retrained model accepts the next"
+                f" person who follows this advice; {basis}."
+            )
+        if self.guarantee == "most_models":
+            return (
+                f"At least {out_of(self.reliability)} retrained models accept at least {share} people who followed this"
+                f" advice, with {self.confidence:.4g} confidence; {basis}."
+            )
+        return (
+            f"At most a {chance(self.reliability)} chance that the next retrained model accepts fewer than {share}"
+            f" people who followed this advice; {basis}."
+        )
+
+    def _refusal(self) -> str:
+        aim = "" if self.target is None else f" for the target {self.target!r}"
+        return f"No promise{aim} that a retrained model accepts {out_of(self.survival)} people: {self._reason()}"
+
+    def _reason(self) -> str:
+        if self.reason == "models":
+            number = "a survival" if self.guarantee == "expected" else "a reliability"
+            value = self.survival if self.guarantee == "expected" else self.reliability
+            return (
+                f"{number} of {value} needs {_models(self.needed_models)} held back for calibration, and there"
+                f" {'is' if self.n_models == 1 else 'are'} {self.n_models or 'none'}. Give more hypotheses, or ask for"
+                " less."
+            )
+        if self.reason == "rows":
+            return (
+                f"it needs at least {self.needed_rows} people to calibrate by, and there"
+                f" {'is' if self.n_rows == 1 else 'are'} {self.n_rows or 'none'}. Give more rows, or lower the"
+                " survival."
+            )
+        if self.reason == "weights":
+            return (
+                "the hypotheses have unequal weights, so a count of them proves nothing about the next model. Draw"
+                " hypotheses by their weights first."
+            )
+        if self.reason == "query":
+            return "it was calibrated for single answers to queries without restrictions."
+        where = f"The answers to {self.refused_rows} of {_people(self.n_rows)} are refused by some model"
+        return (
+            f"no margin is enough. At most {self.reachable:.3g} could be promised. {where}. Let more features change,"
+            " train longer, or lower the promise."
+        )
+
+    def not_for_this_query(self) -> Self:
+        """The statement for a query that asks for something other than the promise was calibrated by."""
+        return replace(self, made=False, reason="query") if self.made else self
+
+    def to_dict(self) -> dict[str, Any]:
+        """The statement and its sentence as plain values."""
+        return {**asdict(self), "sentence": str(self)}
+
+    @classmethod
+    def from_dict(cls, entry: Mapping[str, Any]) -> Self:
+        """The statement that `to_dict` wrote.
+
+        Args:
+            entry: Plain values by name.
+        """
+        return cls(**{name: value for name, value in entry.items() if name != "sentence"})
+
+
+def summary(statements: Iterable[Statement]) -> list[str]:
+    """As few sentences as say everything: one where a promise is made alike for all targets.
+
+    Args:
+        statements: The statements, one for each target.
+    """
+    unique = list(dict.fromkeys(statements))
+    if len(unique) > 1 and all(each.made for each in unique) and len({each.n_models for each in unique}) == 1:
+        return [str(replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique)))]
+    return [str(each) for each in unique]
+
+
+def agreement(agreeing: int, n: int) -> str:
+    """What the held-out models say of one answer.
+
+    Args:
+        agreeing: Number of held-out models that accept the answer.
+        n: Number of held-out models.
+
+    >>> agreement(24, 24), agreement(23, 24), agreement(1, 1)
+    ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training', \
+'accepted by the one model held back from training')
+    """
+    if n == 1:
+        return f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
+    count = f"all {n}" if agreeing == n else f"{agreeing or 'none'} of {n}" if agreeing else f"none of {n}"
+    return f"accepted by {count} models held back from training"
+
+
+def chance(reliability: float) -> str:
+    """The chance that a promise is broken, in words.
+
+    >>> chance(0.9), chance(0.95), chance(0.93)
+    ('1 in 10', '1 in 20', '7 in 100')
+    """
+    broken = 1 - Fraction(repr(float(reliability)))
+    return f"{broken.numerator} in {broken.denominator}"
+
+
+def out_of(share: float) -> str:
+    """A share in words, of a hundred if that is exact, else of a larger power of ten.
+
+    >>> out_of(0.95), out_of(0.5), out_of(0.999)
+    ('95 of 100', '50 of 100', '999 of 1000')
+    """
+    exact, whole = Fraction(repr(float(share))), 100
+    while (exact * whole).denominator != 1 and whole < 10**9:
+        whole *= 10
+    return f"{float(exact * whole):.12g} of {whole}"
+
+
+def _models(count: int) -> str:
+    return f"{count} model{'s' * (count != 1)}"
+
+
+def _people(count: int) -> str:
+    return f"{count} {'people' if count != 1 else 'person'}"

@@ -1,0 +1,100 @@
+"""A calibration as plain values in the manifest of a stored explainer, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+import numpy as np
+
+from avcg.errors import ArtifactError
+from avcg.guarantees.conformal import Promise, SurvivalTable
+from avcg.method.calibration import OPEN, Calibration, Direction
+
+_TABLE = {
+    "margins": [float],
+    "answered": [int],
+    "accepted": [[int]],
+    "ever_refused": [[int]],
+    "refusals": [int],
+    "distance": [float],
+    "changes": [float],
+}
+PROMISE = {"survival": float, "reliability": float, "guarantee": str, "confidence": float}
+CALIBRATION: dict[Any, Any] = {
+    "promise": PROMISE,
+    "n_models": int,
+    "countable": bool,
+    "directions": [_TABLE],
+    "refined": [_TABLE],
+    "margins": [float],
+    "statements": [dict],
+}
+
+
+def pack_calibration(calibration: Calibration) -> dict[str, Any]:
+    """A calibration as plain values, with what the light scorer reads of it: margins and statements.
+
+    Args:
+        calibration: The calibration of a fitted explainer.
+    """
+    return {
+        "promise": asdict(calibration.promise),
+        "n_models": calibration.n_models,
+        "countable": calibration.countable,
+        "directions": [_pack_table(direction.table) for direction in calibration.directions],
+        "refined": [_pack_table(direction.table) for direction in calibration.refined],
+        "margins": calibration.margins().tolist(),
+        "statements": [statement.to_dict() for statement in calibration.statements().values()],
+    }
+
+
+def unpack_calibration(entry: Mapping[str, Any], labels: Sequence[Any]) -> Calibration:
+    """Restore a calibration. What may be promised is decided anew from what the calibration models said.
+
+    Args:
+        entry: Plain values as `pack_calibration` gave them.
+        labels: Labels of the classes.
+
+    Raises:
+        ArtifactError: If the values do not fit together.
+    """
+    single, refined = (
+        tuple(Direction(label, _unpack_table(table), OPEN) for label, table in zip(labels, entry[effort], strict=False))
+        for effort in ("directions", "refined")
+    )
+    if len(single) != len(labels) or len(refined) not in (0, len(labels)):
+        raise ArtifactError(f"The stored calibration must have one table for each of {len(labels)} classes.")
+    promise = Promise(**entry["promise"])
+    calibration = Calibration(promise, single, refined, entry["n_models"], entry["countable"]).with_promise(promise)
+    if not np.allclose(calibration.margins(), entry["margins"]):
+        raise ArtifactError(
+            f"The stored margins {entry['margins']} do not follow from the stored calibration, which gives"
+            f" {calibration.margins().tolist()}."
+        )
+    return calibration
+
+
+def _pack_table(table: SurvivalTable) -> dict[str, Any]:
+    return {field.name: getattr(table, field.name).tolist() for field in fields(table)}
+
+
+def _unpack_table(entry: Mapping[str, Any]) -> SurvivalTable:
+    values: dict[str, Any] = {name: np.array(entry[name], np.float64) for name in ("margins", "distance", "changes")}
+    counts: dict[str, Any] = {
+        name: np.array(entry[name], np.int64) for name in ("answered", "accepted", "ever_refused", "refusals")
+    }
+    n_margins, n_rows = len(values["margins"]), len(counts["refusals"])
+    n_models = counts["accepted"].size // n_margins if n_margins else 0
+    shapes_fit = (
+        n_margins > 0
+        and n_models > 0
+        and all(array.shape == (n_margins,) for array in (values["distance"], values["changes"], counts["answered"]))
+    )
+    shapes_fit &= all(counts[name].shape == (n_margins, n_models) for name in ("accepted", "ever_refused"))
+    if not shapes_fit or any((count < 0).any() or (count > max(n_rows, n_models)).any() for count in counts.values()):
+        raise ArtifactError("The stored calibration has counts that do not fit its margins, models and rows.")
+    if (counts["accepted"] > counts["answered"][:, None]).any() or (np.diff(values["margins"]) < 0).any():
+        raise ArtifactError("The stored calibration has more acceptances than answers, or margins out of order.")
+    return SurvivalTable(**values, **counts)
