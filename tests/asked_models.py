@@ -29,7 +29,7 @@ SHORT = Recipe(
     layers=(32, 32),
     search=SearchConfig(retry_neighbours=8, retry_margins=(0.0, 1.5)),
     calibration=CalibrationConfig(
-        n_margins=3, min_rows=30, refine_rows=9, refine_levels=(-1.0, 0.0, 1.0, 2.0)
+        n_margins=3, min_rows=30, refine_rows=9, n_refined=2
     ),
     diagnostics=DiagnosticsConfig(rows=50),
     distillation=DistillationConfig(
@@ -84,11 +84,15 @@ def recount(model, explainer, delivered):
     """Statuses and certificates once more, by the models' own predict on the rows handed out."""
     target = np.repeat(delivered.target, delivered.n)
     valid = model.predict(delivered.frame) == target
-    agreeing = sum(one.model.predict(delivered.frame) == target for one in explainer.split_.test.members)
+    parts = [part for part in (explainer.split_.calibration, explainer.split_.test) if part is not None]
+    votes = [one.model.predict(delivered.frame) == target for part in parts for one in part.members]
+    agreeing, n = sum(votes), len(votes)
     np.testing.assert_array_equal(delivered.certificate.agreeing, agreeing)
-    assert delivered.certificate.n == len(explainer.split_.test) == 2
+    np.testing.assert_array_equal(delivered.certificate.agreeing_test, sum(votes[n - len(explainer.split_.test) :]))
+    assert delivered.certificate.n == n > 0
+    assert n < 20, "a promise of 0.95 needs all of them"
     already = np.repeat(model.predict(delivered.factuals) == delivered.target, delivered.n)
-    expected = np.select([already, ~valid, agreeing < 2], ["already_target", "not_valid", "not_robust"], "ok")
+    expected = np.select([already, ~valid, agreeing < n], ["already_target", "not_valid", "not_robust"], "ok")
     assert (delivered.statuses == expected).all()
     places = pd.Index(model.classes_).get_indexer(pd.Index(target))
     of_target = model.predict_proba(delivered.frame)[np.arange(len(target)), places]

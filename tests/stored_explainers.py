@@ -61,7 +61,7 @@ SHORT = Recipe(
     rows_per_epoch=512,
     search=SearchConfig(retry_neighbours=4, retry_margins=(0.0, 1.5), refine_rounds=4),
     calibration=CalibrationConfig(
-        n_margins=2, min_rows=20, refine_rows=4, refine_levels=(0.0, 1.0)
+        n_margins=2, min_rows=20, refine_rows=4, n_refined=2
     ),
     diagnostics=DiagnosticsConfig(rows=20),
     distillation=DistillationConfig(

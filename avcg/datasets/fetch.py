@@ -118,8 +118,8 @@ def _download(source: Source) -> None:
             _unpack(Path(fetched), target)
     except Exception as error:  # errors of the network library are of many kinds, with the same remedy
         raise DataFileError(
-            f"The file {source.path} is not on this machine and could not be fetched from {source.url}"
-            f" ({type(error).__name__}). Check the network, or fetch it by hand, put it into a directory as"
+            f"The file {source.path} is not on this machine and could not be downloaded from {source.url}"
+            f" ({type(error).__name__}). Check the network, or download it yourself, put it into a directory as"
             f" {source.path}, and set AVCG_DATA to that directory."
         ) from None
     finally:

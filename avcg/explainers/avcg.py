@@ -305,8 +305,16 @@ class AVCG(Amortized):
             x = self.space_.encode(as_rows(X))
             rng = torch.Generator().manual_seed(self.random_state)
             renewed.calibration_query_ = self._held_query(x[~self.space_.immovable(x)], rng)
-        renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
+        if models is None and X is None and renewed.promise_.survival == self.promise_.survival:
+            renewed.calibration_ = self.calibration_.with_promise(renewed.promise_)
+            renewed._warn_of_no_promise()
+        else:  # answers depend on the survival: the search accepts candidates by it
+            renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
         return renewed
+
+    def _warn_of_no_promise(self) -> None:
+        if self._calibrates and not self.calibration_.made:
+            warnings.warn(f"AVCG: {self.calibration_}", PromiseWarning, stacklevel=3)
 
     def _split_with(self, models: FiniteSet) -> HypothesisSplit:
         """The split with other models to calibrate by.

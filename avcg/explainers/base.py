@@ -222,7 +222,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rejudged = copy.copy(self)
         rejudged.deployed_ = DeployedModel(deployed, self.threshold)
         rejudged.judges_ = Joined([deployed, judges.predictors])
-        rejudged.split_ = replace(self.split_, deployed=deployed, test=None)
+        rejudged.split_ = replace(self.split_, deployed=deployed, calibration=None, test=None)
         return rejudged
 
     def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:

@@ -37,6 +37,7 @@ How = Literal["seed", "bootstrap", "subsample"]
 _WORTH_PROCESSES = 4.0  # seconds of fitting from which other processes are started; changes no result
 _CHECKED_ROWS = 2000  # training rows by which a failed fit is found
 _ATTEMPTS = 3  # times that failed fits are repeated
+_LEAST_SKILL = 0.1  # share of the frequencies' Brier score that a model must save for others to be far worse than it
 
 
 def retrains(
@@ -60,8 +61,8 @@ def retrains(
     others are black boxes, and `AVCG` learns from students of them.
 
     A fit counts as failed if the model decides the same for all rows, where ``model`` does not, or if its Brier score
-    on training rows is more than halfway from that of ``model`` to that of the class frequencies. Failed fits are
-    repeated with new random numbers, up to three times, and then left out; a warning says how many. So the hypotheses
+    on training rows is more than halfway from that of ``model`` to that of the class frequencies (unless ``model``
+    itself is hardly better than these). Failed fits are repeated with new random numbers, up to three times, and then left out; a warning says how many. So the hypotheses
     are about next models that pass this check.
 
     Args:
@@ -305,7 +306,9 @@ def failed_fits(members: Predictors, base: Predictors | None, x: Tensor, labels:
     if len(own.argmax(-1).unique()) == 1:
         constant = torch.zeros_like(constant)
     reference = float((own - one_hot).square().sum(-1).mean())
-    return constant | (scores > (reference + worst) / 2 if reference < worst else torch.zeros_like(constant))
+    if reference > (1.0 - _LEAST_SKILL) * worst:
+        return constant
+    return constant | (scores > (reference + worst) / 2)
 
 
 def _with_two_classes(labels: Any, n: int, resampling: How, share: float, rng: torch.Generator) -> Any:

@@ -19,10 +19,6 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 
-# Chance that families of a mixture are drawn more often than they have members, after which they are drawn again.
-_OVERFLOW = 1e-3
-
-
 @dataclass(frozen=True)
 class SplitConfig:
     """Sizes of the parts of a hypothesis split.
@@ -36,6 +32,8 @@ class SplitConfig:
         n_draws: Draws for testing, and as many for calibration, from a distribution that is not a finite set.
         n_judges: Hypotheses trained on that judge candidates, at most.
         n_mean: Draws whose mean stands for the deployed model where there is none.
+        overflow: Chance, in (0, 1), that a component of a mixture is drawn more often than it has held-out members.
+            Then all are drawn again.
     """
 
     test_share: float = 0.125
@@ -43,9 +41,10 @@ class SplitConfig:
     n_draws: int = 50
     n_judges: int = 50
     n_mean: int = 50
+    overflow: float = 1e-3
 
     def __post_init__(self) -> None:
-        for name in ("test_share", "calibration_share"):
+        for name in ("test_share", "calibration_share", "overflow"):
             check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
         for name in ("n_draws", "n_judges", "n_mean"):
             check_int(getattr(self, name), f"'{name}' of SplitConfig", 1)
@@ -247,17 +246,17 @@ def _split_mixture(
             " certificate. Give it more, or set n_test=0 and do without certificates."
         )
     calibration, test = (
-        _by_share([part for part in held if part is not None], mixture, rng) if all(held) and countable else None
+        _by_share([part for part in held if part is not None], mixture, rng, config.overflow) if all(held) and countable else None
         for held in ([part.calibration for part in parts], [part.test for part in parts])
     )
     return HypothesisSplit(train, calibration, test, parts[0].deployed, countable)
 
 
-def _by_share(parts: list[Predictors], mixture: Mixture, rng: torch.Generator) -> Predictors:
+def _by_share(parts: list[Predictors], mixture: Mixture, rng: torch.Generator, chance: float) -> Predictors:
     """Held-out hypotheses of a mixture, each of a component that is drawn by its share, as the next model is.
 
     A quota for each component would not be exchangeable with the next model. There are as many as all components can
-    give but with a chance of 1 in 1000; then components are drawn again.
+    give except with a small chance; then components are drawn again.
     """
     shares = torch.tensor([float(share) for share in mixture.shares or ()], dtype=torch.float64)
     shares = shares / shares.sum()
@@ -266,7 +265,7 @@ def _by_share(parts: list[Predictors], mixture: Mixture, rng: torch.Generator) -
     def overflow(total: int) -> float:
         return float(sum(binom.sf(size, total, share) for size, share in zip(sizes, shares, strict=True)))
 
-    total = next(n for n in range(int(sizes.sum()), 0, -1) if overflow(n) <= _OVERFLOW)
+    total = next(n for n in range(int(sizes.sum()), 0, -1) if overflow(n) <= chance)
     while True:
         drawn = torch.multinomial(shares, total, replacement=True, generator=rng)
         counts = torch.bincount(drawn, minlength=len(parts))

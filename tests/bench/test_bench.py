@@ -152,7 +152,7 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         assert Store(tmp_path / "new").rows()["error"].isna().all()
 
     def test_a_dataset_that_cannot_be_set_up_fails_by_itself(self, tmp_path, monkeypatch):
-        def broken(*_):
+        def broken(*_, **__):
             raise OSError("no such file")
 
         monkeypatch.setattr(datasets, "load", broken)
@@ -181,7 +181,7 @@ module.run({str(path)!r}, {str(tmp_path / "out")!r})
         small = datasets.Dataset(
             "mnist", (digits.images * 15).astype(np.uint8), digits.target, tuple(range(10)), None, "", "", ""
         )
-        monkeypatch.setattr(datasets, "load", lambda _: small)
+        monkeypatch.setattr(datasets, "load", lambda *_, **__: small)
         text = TINY.replace('["breast_cancer"]', '["mnist"]')
         path = protocol(tmp_path, 'reading = "images"', text.replace("steps = 5 }}", "steps = 2 }}"))
         run(path, tmp_path / "out", only_seeds=[0])

@@ -132,7 +132,7 @@ class TestCompare:
     def test_every_line_of_the_paper_is_known(self, rows):
         records = tables.compare(rows, PAPER)
         assert len(records) == len(PAPER) == 828
-        assert set(records["dataset"]) == set(tables.TITLES)
+        assert set(records["dataset"]) == set(tables.TITLES) - {"sba"}, "which is not in the paper"
         assert list(records["metric"].unique()) == list(PAPER_METRICS)
         assert records["paper"].tolist() == PAPER["mean"].tolist()
         assert list(records) == (

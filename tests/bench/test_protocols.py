@@ -34,7 +34,7 @@ rows = 4
 {more}
 [network]
 hidden = [4]
-epochs = 2
+epochs = 20
 [judges]
 surrogates = 2
 resampling = "bootstrap"

@@ -26,7 +26,7 @@ STILL = FROZEN.only_up("months").step("months", 10).between("months", 0, 24)
 
 @pytest.fixture(scope="module")
 def hypotheses():
-    model = Classifier(hidden=(8,), epochs=5).fit(LOANS.X, LOANS.y)
+    model = Classifier(hidden=(8,), epochs=60).fit(LOANS.X, LOANS.y)
     return retrains(model, LOANS.X, LOANS.y, n=5)
 
 

@@ -64,8 +64,16 @@ class TestWhatReviewersFound:
             assert not same.any()
 
     def test_a_mixture_certifies_by_its_shares(self):
-        roles = HypothesisSplit.of(Mixture([loan_retrains(), MCDropout(loan_model())], [0.9, 0.1]), n_test=3)
-        assert len(roles.test) == 4, "three of one, and the other's tenth as one"
+        mixture = Mixture([loan_retrains(), MCDropout(loan_model())], [0.9, 0.1])
+        rows, families = loan_retrains().space.encode(denied()), []
+        known = loan_retrains().predictors.log_probs(rows)
+        for seed in range(60):
+            roles = HypothesisSplit.of(mixture, torch.Generator().manual_seed(seed), n_test=3)
+            assert len(roles.test) == 3, "three of the first may all be drawn"
+            drawn = roles.test.log_probs(rows)
+            families.append((drawn[:, None] - known).abs().amax(dim=(2, 3)).amin(dim=1) < 1e-5)
+        share = float(torch.stack(families).float().mean())
+        assert share == pytest.approx(0.9, abs=0.1), "by its share, not by a quota"
         with pytest.raises(SettingError, match="single hypothesis"):
             HypothesisSplit.of(Mixture([loan_retrains(), PointMass(loan_model())]))
 

@@ -13,13 +13,13 @@ from avcg.models.networks import cnn, mlp
 class TestSets:
     def test_a_set_gives_no_more_than_it_has(self, toy_model):
         toy, model = toy_model
-        members = avcg.retrains(model, toy.X, toy.y, n=5)
+        members = avcg.retrains(model, toy.X, toy.y, n=5, training=avcg.Training(epochs=60))
         assert len(members.sample(99)) == 5
         assert len(members.sample(3, rng=rng())) == 3
 
     def test_what_is_set_aside_is_not_trained_on(self, toy_model):
         toy, model = toy_model
-        members = avcg.retrains(model, toy.X, toy.y, n=6)
+        members = avcg.retrains(model, toy.X, toy.y, n=6, training=avcg.Training(epochs=60))
         rest, apart = members.split(2, rng=rng())
         assert (len(rest), len(apart)) == (4, 2)
         weights = torch.cat([part.predictors.overrides["0.weight"] for part in (rest, apart)])

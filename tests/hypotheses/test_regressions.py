@@ -159,7 +159,7 @@ class TestWhatReviewersFound:
         x = model.space_.encode(toy.X)
         avcg.MeanFieldVI.fit(network, x, toy.y, training=avcg.Training(epochs=1))
         posterior = avcg.SWAG.fit(network, x, toy.y, n_snapshots=2)
-        avcg.retrains(network, x.double(), toy.y, n=2, training=avcg.Training(epochs=1))
+        avcg.retrains(network, x.double(), toy.y, n=2, training=avcg.Training(epochs=20))
         avcg.Laplace.fit(network, x, toy.y)
         avcg.MCDropout(network).sample(2).log_probs(x.double())
         assert network.training
@@ -172,7 +172,7 @@ class TestWhatReviewersFound:
 
         toy = toys.linear_logistic(n=80)
         with pytest.warns(UserWarning, match=r"all 3 models are the same.*use resampling='bootstrap'"):
-            avcg.retrains(LogisticRegression(), toy.X, toy.y, n=3)
+            avcg.retrains(LogisticRegression(), toy.X, toy.y, n=3, resampling="seed")
 
     def test_a_resample_with_one_class_left_is_drawn_again(self):
         from sklearn.tree import DecisionTreeClassifier

@@ -44,7 +44,7 @@ class TestModelsTrainedAgain:
     )
     def test_networks_where_it_can_be_and_else_asked(self, monkeypatch, last, gradients):
         model = make_pipeline(StandardScaler(), last).fit(NUMBERS, Y)
-        members, (models, base) = self.fitted_by(monkeypatch, model, NUMBERS)
+        members, (base, models) = self.fitted_by(monkeypatch, model, NUMBERS)
         assert members.predictors.differentiable is gradients
         assert isinstance(members.predictors, Stacked if gradients else BlackBoxPredictors)
         assert base == [model]

@@ -29,7 +29,7 @@ NOT_MEASURED_TWICE = ["Time", "Time100", "TimeFrame"]
 
 @cache
 def trained():
-    return Classifier(hidden=(16,), epochs=60, patience=None, schema=READING.schema).fit(TRAIN, LOANS.y)
+    return Classifier(hidden=(16,), epochs=100, patience=None, schema=READING.schema).fit(TRAIN, LOANS.y)
 
 
 def space():
