@@ -195,6 +195,7 @@ class AVCG(Amortized):
         warn_of_collapse(self.diagnostics_, recipe.diagnostics)
         self.calibration_query_ = self._held_query(held, rng)
         self.calibration_ = self._calibrated(self.calibration_query_)
+        self._warn_of_no_promise(stacklevel=6)
         if self.multipliers_ is not None:
             self.multipliers_.warn_of_caps(float(self.calibration_.margins().max()))
 
@@ -245,8 +246,6 @@ class AVCG(Amortized):
             )
         n_models = 0 if split.calibration is None else len(models)
         calibration = Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
-        if self._calibrates and not calibration.made:
-            warnings.warn(f"AVCG: {calibration}", PromiseWarning, stacklevel=5)
         return calibration
 
     def _refined_at(self, query: Query, margin: float) -> Codes:
@@ -307,14 +306,14 @@ class AVCG(Amortized):
             renewed.calibration_query_ = self._held_query(x[~self.space_.immovable(x)], rng)
         if models is None and X is None and renewed.promise_.survival == self.promise_.survival:
             renewed.calibration_ = self.calibration_.with_promise(renewed.promise_)
-            renewed._warn_of_no_promise()
         else:  # answers depend on the survival: the search accepts candidates by it
             renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
+        renewed._warn_of_no_promise(stacklevel=3)
         return renewed
 
-    def _warn_of_no_promise(self) -> None:
+    def _warn_of_no_promise(self, *, stacklevel: int) -> None:
         if self._calibrates and not self.calibration_.made:
-            warnings.warn(f"AVCG: {self.calibration_}", PromiseWarning, stacklevel=3)
+            warnings.warn(f"AVCG: {self.calibration_}", PromiseWarning, stacklevel=stacklevel)
 
     def _split_with(self, models: FiniteSet) -> HypothesisSplit:
         """The split with other models to calibrate by.

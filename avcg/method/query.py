@@ -56,7 +56,8 @@ class QueryOptions:
     @property
     def is_calibrated(self) -> bool:
         """Whether this is asked for what a promise is calibrated by: single answers without restrictions."""
-        return self.n == 1 and self.min_prob is None and not self.restricts and isinstance(self.refine, bool)
+        plain = self.n == 1 and self.min_prob is None and self.time_budget is None
+        return plain and not self.restricts and isinstance(self.refine, bool)
 
     @property
     def is_default(self) -> bool:
