@@ -7,6 +7,7 @@ file for the tables of ``docs/explanation/promise.md``.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -231,6 +232,7 @@ PROMISES = (
 )
 
 
+@functools.cache
 def setting(spread: float, catastrophes: float) -> World:
     """The world of a setting: with waves in the margin, and one person in ten who is difficult to answer."""
     return World.of(spread, catastrophes=catastrophes, waves=0.4, unanswered=0.1)
