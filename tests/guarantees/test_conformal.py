@@ -108,6 +108,14 @@ class TestRank:
             above = [order[-1] > sorted(order[:-1])[rank - 2] for order in orders]
             assert Fraction(sum(above), len(orders)) > allowed, "a smaller rank would not do"
 
+    @pytest.mark.parametrize("following", [1, 2, 3])
+    def test_several_next_models_at_once(self, following):
+        """With the largest of m critical margins, all of the next M lie below it in a share m / (m + M) of orders."""
+        orders = list(permutations(range(3 + following)))
+        below = [max(order[3:]) < max(order[:3]) for order in orders]
+        assert Promise(reliability=0.75).rank(3) == 3
+        assert Fraction(sum(below), len(orders)) == Fraction(3, 3 + following)
+
     def test_decimals_are_meant_as_they_are_written(self):
         """The float 0.9 is a little more than nine tenths, which would ask for a tenth of ten."""
         assert Fraction(0.9) > Fraction(9, 10)
@@ -331,6 +339,12 @@ class TestForEveryone:
         assert promise.for_everyone(200, error=0.01) == pytest.approx(float(clopper_pearson(191, 200, 0.99)))
         assert promise.for_everyone(18) == 0, "too few rows to promise anything"
         assert Promise(0.95, guarantee="expected").for_everyone(30) == 0.95, "this is about everyone as it is"
+
+    def test_fewer_than_59_people_never_carry_95_of_100_for_everyone(self):
+        best = Promise(0.999, 0.9)
+        assert [float(clopper_pearson(n, n, 0.95)) >= 0.95 for n in (58, 59)] == [False, True]
+        assert best.for_everyone(59) == 0, "and the promise itself must be one that 59 people carry"
+        assert Promise(0.98, 0.9).for_everyone(59) >= 0.95
 
     def test_it_comes_close_with_many_rows(self):
         shares = [Promise(0.95, 0.9).for_everyone(n) for n in (19, 60, 200, 800, 5000, 10**6)]

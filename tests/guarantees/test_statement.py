@@ -1,6 +1,8 @@
 """The words of the promise: each sentence once, to the letter."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -153,3 +155,17 @@ def test_what_models_say_of_one_answer(agreeing, n, words):
 def test_shares_in_words(share, broken, kept):
     assert chance(share) == broken
     assert out_of(share) == kept
+
+
+def test_the_page_for_everybody_quotes_sentences_that_there_are():
+    page = Path(__file__).parents[2] / "docs" / "explanation" / "promise-in-plain-words.md"
+    quoted = {
+        re.sub(r"\n> ?", " ", block[2:]) for block in re.findall(r"^(?:> .*\n?)+", page.read_text(), re.MULTILINE)
+    }
+    assert {each.strip() for each in quoted} == {
+        str(MADE),
+        str(replace(MADE, guarantee="most_models", n_models=22)),
+        str(replace(MADE, guarantee="expected", n_models=45)),
+        str(replace(NOT_MADE, reason="models", n_models=8)),
+        agreement(24, 24),
+    }
