@@ -205,7 +205,7 @@ class SurvivalTable:
         """(L, m) whether a model accepts the promised share of the answers, a row not seen counted as refused."""
         exact = _exact(survival)
         needed = np.array([_needed(exact, int(count)) for count in self.answered])
-        return (self.accepted >= needed[:, None]) & (self.answered > 0)[:, None]
+        return np.asarray(self.accepted >= needed[:, None])
 
     def critical(self, survival: float) -> NDArray[np.intp]:
         """(m,) position of each model's critical margin: the least from which on it keeps the promise; L: none."""

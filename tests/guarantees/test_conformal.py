@@ -7,14 +7,19 @@ from math import inf
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import beta, binom, kstest
+from torch import nn
 
 from avcg.errors import SettingError
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.guarantees.conformal import Promise, SurvivalTable, confident_rank, decide
-from avcg.hypotheses.split import SplitConfig
+from avcg.hypotheses.base import seeded
+from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.predictors import Stacked
+from avcg.hypotheses.split import HypothesisSplit
 
 SHARES = [0.3, 0.5, 0.6, 0.75, 0.8, 0.9]
 
@@ -117,10 +122,12 @@ class TestRank:
         assert Fraction(sum(below), len(orders)) == Fraction(3, 3 + following)
 
     def test_decimals_are_meant_as_they_are_written(self):
-        """The float 0.9 is a little more than nine tenths, which would ask for a tenth of ten."""
-        assert Fraction(0.9) > Fraction(9, 10)
-        assert [Promise(reliability=share).rank(9) for share in (0.7, 0.8, 0.9)] == [7, 8, 9]
-        assert Promise(reliability=0.55).rank(19) == 11, "0.55 * 20 is 11.000000000000002"
+        """As floats, 0.9 / (1 - 0.9) is a little more than 9, and 0.56 * 25 a little more than 14."""
+        assert 0.9 / (1 - 0.9) > 9
+        assert 0.56 * 25 > 14
+        assert Promise(reliability=0.9).needed_models == 9
+        assert Promise(reliability=0.56).rank(24) == 14
+        assert Promise(reliability=0.55).rank(99) == 55
         assert Promise(reliability=0.999).rank(999) == 999
 
     @given(st.integers(1, 200), st.sampled_from([0.5, 0.8, 0.9, 0.95, 0.99]), st.sampled_from([0.5, 0.8, 0.9, 0.95]))
@@ -193,12 +200,22 @@ class TestNeeded:
         assert Promise(0.99, guarantee="expected").needed_models == 100
 
     @pytest.mark.parametrize(
-        ("n", "calibration", "test", "reliability"), [(20, 9, 3, 0.9), (40, 19, 5, 0.95), (100, 47, 13, 0.97)]
+        ("n", "train", "calibration", "test", "reliability"),
+        [
+            (10, 4, 4, 2, 0.8),
+            (20, 8, 9, 3, 0.9),
+            (40, 16, 19, 5, 0.95),
+            (100, 40, 47, 13, 0.97),
+            (200, 80, 95, 25, 0.98),
+        ],
     )
-    def test_what_a_number_of_hypotheses_can_promise(self, n, calibration, test, reliability):
-        config = SplitConfig()
-        assert int(n * config.calibration_share + 1e-9) == calibration
-        assert -int(-n * config.test_share // 1) == test
+    def test_what_a_number_of_hypotheses_can_promise(self, n, train, calibration, test, reliability):
+        """The table of the page on the promise, by the split that a fit makes."""
+        network = nn.utils.skip_init(nn.Linear, 1, 2)
+        network.weight.data.zero_()
+        members = FiniteSet(Stacked(network, {"bias": torch.randn(n, 2, generator=seeded(None))}), None, None)
+        split = HypothesisSplit.of(members)
+        assert (len(split.train), len(split.calibration), len(split.test)) == (train, calibration, test)
         assert Promise(reliability=reliability).needed_models <= calibration
         assert Promise(reliability=round(reliability + 0.01, 2)).needed_models > calibration
 
