@@ -2,7 +2,7 @@
 
 Split conformal prediction over models. Calibration models judge the answers to calibration rows at every margin of a
 ladder. If the next model is exchangeable with the calibration models, the promise holds for any number of models and
-any distribution they come from. numpy and the standard library alone.
+any distribution they come from.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import SettingError
+from avcg.guarantees.bounds import clopper_pearson
 
 Counts = NDArray[np.int64]
 Guarantee = Literal["next_model", "most_models", "expected"]
@@ -32,10 +33,12 @@ class Promise:
         guarantee: What the chance is about:
 
             - ``"next_model"``: there is at most a 1 - ``reliability`` chance that the next model accepts fewer than
-              ``survival`` of them. The chance is over the calibration models and the next model together.
+              ``survival`` of them. The chance is over the calibration models and the next model together. They are the
+              people of the calibration; `for_everyone` says what follows for all others.
             - ``"most_models"``: at least ``reliability`` of all further models accept ``survival`` of them, except with
               a chance of 1 - ``confidence`` over the calibration models.
-            - ``"expected"``: the next model accepts the next person with a chance of at least ``survival``.
+            - ``"expected"``: there is at most a 1 - ``survival`` chance that the next person gets an answer which the
+              next model refuses. A person without an answer counts as not refused.
         confidence: Confidence of ``"most_models"``, in (0, 1).
     """
 
@@ -57,18 +60,59 @@ class Promise:
 
     @property
     def needed_models(self) -> int:
-        """The least number of calibration models that can carry the promise."""
+        """The least number of calibration models that can carry the promise, with as many rows as it takes."""
         if self.guarantee == "most_models":
             return math.ceil(math.log1p(-self.confidence) / math.log(self.reliability) - 1e-9)
-        exact = _exact(self.survival if self.guarantee == "expected" else self.reliability)
-        # Of the expected form, 1 / (m + 1) must stay below the share that may be refused, however many rows there are.
-        return math.ceil(exact / (1 - exact)) + (self.guarantee == "expected")
+        if self.guarantee == "expected":
+            return _least_expected(_exact(self.survival))
+        return _least(_exact(self.reliability))
 
     @property
     def needed_rows(self) -> int:
-        """The least number of calibration rows of a direction that can carry the promise."""
-        exact = _exact(self.survival)
-        return math.ceil(exact / (1 - exact)) + (self.guarantee == "expected")
+        """The least number of calibration rows of a direction that can carry the promise, with as many models."""
+        return (_least_expected if self.guarantee == "expected" else _least)(_exact(self.survival))
+
+    def needed_models_for(self, n_rows: int) -> int:
+        """The least number of calibration models that can carry the promise with so many calibration rows.
+
+        Rows matter for ``"expected"`` alone, where an unseen row and an unseen model are both counted as refused. With
+        fewer than ``needed_rows`` rows no number of models is enough, and the number is that for any number of rows.
+
+        Args:
+            n_rows: Number of calibration rows of a direction.
+
+        >>> expected = Promise(survival=0.95, guarantee="expected")
+        >>> expected.needed_models, expected.needed_models_for(60), expected.needed_models_for(400)
+        (20, 29, 20)
+        """
+        if self.guarantee != "expected" or n_rows < self.needed_rows:
+            return self.needed_models
+        return _least(_exact(self.survival) * (n_rows + 1) / n_rows)
+
+    def for_everyone(self, n_rows: int, error: float = 0.05) -> float:
+        """The survival that follows for all people whom the calibration rows stand for.
+
+        The chance of ``"next_model"`` is about the calibration rows. A model that keeps the promised share of them from
+        some margin on accepts at least this share of all people that the rows were drawn from, except with a chance of
+        ``error`` over the rows. So the chance that the next model does not is at most 1 - ``reliability`` + ``error``.
+        It is the bound of Clopper and Pearson; the number of margins needs no correction, because they are looked at
+        from the largest down.
+
+        Args:
+            n_rows: Number of calibration rows of a direction that have an answer. Where it differs between margins, the
+                least of the results holds.
+            error: Chance that is added to that of breaking the promise, in (0, 1).
+
+        >>> promise = Promise(survival=0.95, reliability=0.9)
+        >>> [round(promise.for_everyone(n), 3) for n in (60, 200, 800)]
+        [0.899, 0.923, 0.937]
+        """
+        if isinstance(n_rows, bool) or n_rows < 1:
+            raise SettingError(f"The 'n_rows' of a promise must be an integer >= 1. Got {n_rows!r} instead.")
+        if self.guarantee == "expected":
+            return self.survival
+        needed = _needed(_exact(self.survival), n_rows)
+        return float(clopper_pearson(needed, n_rows, 1.0 - error)) if needed <= n_rows else 0.0
 
     def rank(self, n_models: int) -> int | None:
         """The rank k of the critical margin to take among those of m models, from 1; None: m models are too few.
@@ -160,8 +204,8 @@ class SurvivalTable:
     def kept(self, survival: float) -> NDArray[np.bool_]:
         """(L, m) whether a model accepts the promised share of the answers, a row not seen counted as refused."""
         exact = _exact(survival)
-        needed = np.array([math.ceil(exact * (int(count) + 1)) for count in self.answered])
-        return (self.accepted >= needed[:, None]) & (self.answered > 0)[:, None]
+        needed = np.array([_needed(exact, int(count)) for count in self.answered])
+        return np.asarray(self.accepted >= needed[:, None])
 
     def critical(self, survival: float) -> NDArray[np.intp]:
         """(m,) position of each model's critical margin: the least from which on it keeps the promise; L: none."""
@@ -169,7 +213,7 @@ class SurvivalTable:
         return np.asarray(len(self.margins) - kept_from_here.sum(axis=0), np.intp)
 
     def expected_bound(self) -> NDArray[np.float64]:
-        """(L,) upper bound of the chance that the next model refuses the next person, falling with the margin.
+        """(L,) upper bound of the chance that the next model refuses the next person's answer, falling with the margin.
 
         Conformal risk control over rows and models: each (row, model) cell is made monotone in the margin, and the row
         and the column not seen are counted as refused.
@@ -213,6 +257,8 @@ def decide(table: SurvivalTable, promise: Promise) -> Verdict:
         reason, rank = "models", max(1, table.n_models)
     elif table.n_rows < promise.needed_rows:
         reason = "rows"
+    elif table.n_models < promise.needed_models_for(table.n_rows):
+        reason = "models"
     if expected:
         keeps = table.expected_bound() <= float(1 - _exact(promise.survival)) + 1e-12
         closeness = -table.expected_bound()
@@ -245,6 +291,21 @@ def confident_rank(n_models: int, reliability: float, confidence: float) -> int 
         if tail > at_most:
             return k + 1 if k < n_models else None
     return 0
+
+
+def _least(exact: Fraction) -> int:
+    """The least count that reaches a share when one more, not seen, is counted as refused: count / (count + 1)."""
+    return math.ceil(exact / (1 - exact))
+
+
+def _least_expected(exact: Fraction) -> int:
+    """The least count that exceeds a share in this way, so that something is left for the other of rows and models."""
+    return math.floor(exact / (1 - exact)) + 1
+
+
+def _needed(exact: Fraction, answered: int) -> int:
+    """How many of the answers a model must accept, one that was not seen counted as refused."""
+    return math.ceil(exact * (answered + 1))
 
 
 def _exact(share: float) -> Fraction:

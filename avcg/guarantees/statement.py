@@ -49,10 +49,10 @@ class Statement:
 
     def _promise(self) -> str:
         share, basis = out_of(self.survival), f"checked with {_models(self.n_models)} and {_people(self.n_rows)}"
-        if self.guarantee == "expected":
+        if self.guarantee == "expected":  # who gets no advice is not refused, so this is no share of those who get some
             return (
-                f"At least a {share.replace(' of ', ' in ')} chance that the next retrained model accepts the next"
-                f" person who follows this advice; {basis}."
+                f"At most a {chance(self.survival)} chance that the next person gets advice that the next retrained"
+                f" model refuses; {basis}."
             )
         if self.guarantee == "most_models":
             return (
@@ -117,12 +117,15 @@ class Statement:
 def summary(statements: Iterable[Statement]) -> list[str]:
     """As few sentences as say everything: one where a promise is made alike for all targets.
 
+    The chance is for each target separately: for several targets together it may add up.
+
     Args:
         statements: The statements, one for each target.
     """
     unique = list(dict.fromkeys(statements))
     if len(unique) > 1 and all(each.made for each in unique) and len({each.n_models for each in unique}) == 1:
-        return [str(replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique)))]
+        sentence = str(replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique)))
+        return [f"For each target: {sentence[0].lower()}{sentence[1:]}"]
     return [str(each) for each in unique]
 
 

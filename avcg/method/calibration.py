@@ -68,7 +68,7 @@ class Direction:
             confidence=promise.confidence,
             n_models=n_models,
             n_rows=int(table.answered[verdict.position]),
-            needed_models=promise.needed_models,
+            needed_models=promise.needed_models_for(table.n_rows),
             needed_rows=promise.needed_rows,
             reachable=verdict.reachable,
             refused_rows=int((table.refusals > 0).sum()),
