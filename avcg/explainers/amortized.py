@@ -81,6 +81,8 @@ class Amortized(Explainer):
         return self._search_at(self.calibration_.margins(refined=refined)).answers(query)
 
     def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:
+        if self.split_.calibration is None and self.calibration_.n_models:  # other models judge than calibrated
+            return {}
         return self.calibration_.statements(refined=refined)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -141,6 +142,29 @@ def agreement(agreeing: int, n: int) -> str:
         return f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
     count = f"all {n}" if agreeing == n else f"{agreeing or 'none'} of {n}" if agreeing else f"none of {n}"
     return f"accepted by {count} models held back from training"
+
+
+def proof(agreeing: int, n: int, lower_bound: float, confidence: float) -> str:
+    """What the test models prove of one answer by themselves, for readers who ask.
+
+    Args:
+        agreeing: Number of test models that accept the answer.
+        n: Number of test models.
+        lower_bound: Lower bound on the share of all models that do.
+        confidence: Confidence of the bound.
+
+    >>> proof(5, 5, 0.5493, 0.95)
+    '5 of 5 test models, which were used for nothing else, accept it. Alone they prove that at least 54 % of all such \
+models do, with 95 % confidence: few models prove little.'
+    """
+    if not n:
+        return "There are no test models, so nothing is proven of this answer alone."
+    percent = math.floor(100 * lower_bound + 1e-9)  # rounded down, because a larger number would not be proven
+    return (
+        f"{agreeing} of {n} test model{'s' * (n != 1)}, which {'were' if n != 1 else 'was'} used for nothing else,"
+        f" accept{'s' * (n == 1)} it. Alone {'they prove' if n != 1 else 'it proves'} that at least {percent} % of all"
+        f" such models do, with {100 * confidence:.4g} % confidence: few models prove little."
+    )
 
 
 def chance(reliability: float) -> str:
