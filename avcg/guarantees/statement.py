@@ -167,6 +167,32 @@ models do, with 95 % confidence: few models prove little.'
     )
 
 
+def discovery(shown: int, rate: float, n: int, n_test: int, survival: float) -> str:
+    """What the test models prove of many answers at once, and what it means that they are the same for all.
+
+    Args:
+        shown: Number of answers with the lowest false discovery rate.
+        rate: That rate; see `avcg.guarantees.Certificate.false_discovery_rate`.
+        n: Number of answers.
+        n_test: Number of test models.
+        survival: Share of all models that an answer is to be accepted by.
+
+    >>> discovery(90, 0.0312, 100, 200, 0.95).split(":")[0]
+    '90 of 100 answers are each accepted by more than 95 of 100 models, with a false discovery rate of 0.032'
+    """
+    same = f"the same {n_test} test models judge" if n_test != 1 else "the same test model judges"
+    if not n or rate >= 1:
+        return (
+            f"No answer is proven by itself to be accepted by more than {out_of(survival)} models: {same} every"
+            " answer, so more answers prove no more, and more test models would."
+        )
+    return (
+        f"{shown} of {n} answers are each accepted by more than {out_of(survival)} models, with a false discovery rate"
+        f" of {math.ceil(1000 * rate - 1e-9) / 1000:g}: at most that share of them is expected to be claimed wrongly."
+        f" This allows for the fact that {same} every answer."
+    )
+
+
 def chance(reliability: float) -> str:
     """The chance that a promise is broken, in words.
 
