@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,10 @@ import torch
 
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.datasets import published as datasets
-from avcg.errors import MissingExtraError
+from avcg.errors import MissingExtraError, PromiseWarning
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.explainers.records import Option, at_least
+from avcg.explainers.records import Option
 from avcg.files import write_whole
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PEOPLE, _COMPARED_ROWS, _SAVED_ROWS = 3, 60, 20
+_WIDTH_OF_VOTES = 24
 _WANTED = "benign"
 _ASSUMPTION = "The next model is trained as this one was, on a bootstrap of the rows."
 
@@ -96,9 +98,8 @@ def _save(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
 
 
 def _promise(recourse: AVCG, caught: list[warnings.WarningMessage]) -> str:
-    other = [str(warning.message) for warning in caught if "could not be met" not in str(warning.message)]
-    promise = str(recourse.calibration_)
-    return " ".join([promise[0].upper() + promise[1:], *other])
+    other = [str(warning.message) for warning in caught if not issubclass(warning.category, PromiseWarning)]
+    return " ".join([str(recourse.calibration_), *other])
 
 
 def _people(answers: Counterfactuals) -> Any:
@@ -116,12 +117,8 @@ def _people(answers: Counterfactuals) -> Any:
 
 
 def _certain(option: Option, answers: Counterfactuals) -> str:
-    sure = answers.certificate
-    assert sure is not None
-    return (
-        f"{option.status}\n{option.agreeing} of {sure.n} models never\ntrained on agree: at least\n"
-        f"{at_least(option.lower_bound)} of all, at {sure.confidence:.0%} confidence"
-    )
+    votes = None if answers.certificate is None else option.agreement(answers.certificate.n)
+    return option.status if votes is None else f"{option.status}\n" + "\n".join(wrap(votes, _WIDTH_OF_VOTES))
 
 
 def _number(value: Any) -> str:
