@@ -16,6 +16,7 @@ from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
+from avcg.guarantees.statement import agreement, discovery, summary
 from avcg.method.config import SearchConfig
 from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
 from avcg.report.population import (
@@ -62,7 +63,7 @@ _HEADINGS = {
     "students": "How well students imitate the models",
     "people": "Who changes what",
 }
-_NO_MODELS = "There are no held-out models."
+_NO_MODELS = "No models are held back from training."
 # The values of a section, or the reason why it is left out.
 Section = dict[str, Any] | str
 
@@ -186,14 +187,15 @@ def _overview(answers: Counterfactuals, first: Counterfactuals, everyone: Group,
         spread = [figure(value) for value in vars(everyone.distance).values()]
         tiles.append((spread[1], "distance", f"median; middle half {spread[0]} to {spread[2]}"))
     if answers.certificate is not None and everyone.agreement == everyone.agreement:
-        models = f"mean share of {answers.certificate.n} held-out models"
-        tiles.append((percent(everyone.agreement, 1), "of the models agree", models))
+        models = f"mean share of {answers.certificate.n} models held back from training"
+        tiles.append((percent(everyone.agreement, 1), "of the models accept an answer", models))
     return {
         "rows": len(answers),
         "lacking": lacking,
         "already": counts["already_target"],
         "ok": counts["ok"],
-        "promised": None if answers.certificate is None else precise(answers.survival),
+        "judged": answers.certificate is not None,
+        "promise": summary(answers.statements),
         "targets": [{"label": label, "count": count} for label, count in targets[:_MAX_TARGETS]],
         "more_targets": max(0, len(targets) - _MAX_TARGETS),
         "bar": stacked_bar(parts, ", ".join(f"{count} {spoken(status)}" for status, count in present)),
@@ -332,27 +334,41 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
     valid = delivered(first)
     if not valid.any():
         return "No decision flips."
-    bounds = dict(zip(sure.agreeing.tolist(), sure.lower_bound.tolist(), strict=True))
-    counted = sorted(Counter(sure.agreeing[valid].tolist()).items(), reverse=True)
-    n = int(valid.sum())
-    lines = [
-        {
-            "agreeing": agreeing,
-            "bound": at_least(bounds[agreeing]),
-            "count": count,
-            "share": percent(count / n),
-            "bar": share_bar(count / n, 0.0, 0.0, f"{count} of {n} {noun}"),
-        }
-        for agreeing, count in counted[:_MAX_COUNTS]
-    ]
+    n, judged = int(valid.sum()), sure.take(np.flatnonzero(valid))
+    counted = sorted(Counter(judged.agreeing.tolist()).items(), reverse=True)
+    rates = judged.false_discovery_rate(first.survival)
+    proven = sorted(
+        Counter(zip(judged.agreeing_test.tolist(), judged.lower_bound.tolist(), rates.tolist(), strict=True)).items(),
+        reverse=True,
+    )
+    lowest = float(rates.min())
     return {
         "models": sure.n,
         "confidence": precise(sure.confidence),
-        "promise": precise(first.survival),
-        # If all n models agree, the lower bound is (1 - confidence) to the power of 1 / n.
-        "needed": math.ceil(math.log(1.0 - sure.confidence) / math.log(first.survival) - 1e-9),
-        "lines": lines,
+        "survival": precise(first.survival),
+        "lines": [
+            {
+                "votes": agreement(agreeing, sure.n),
+                "count": count,
+                "share": percent(count / n),
+                "bar": share_bar(count / n, 0.0, 0.0, f"{count} of {n} {noun}"),
+            }
+            for agreeing, count in counted[:_MAX_COUNTS]
+        ],
         "fewer": sum(count for _, count in counted[_MAX_COUNTS:]),
+        "test": sure.n_test,
+        "answers": n,
+        "misses": figure(100 * (1 - sure.confidence)),
+        "proven": [
+            {
+                "votes": f"{votes} of {sure.n_test}",
+                "bound": at_least(bound),
+                "rate": f"{rate:.3f}",
+                "count": count,
+            }
+            for (votes, bound, rate), count in proven[:_MAX_COUNTS]
+        ],
+        "discovery": discovery(int((rates <= lowest).sum()), lowest, n, sure.n_test, first.survival),
         "noted": assumption,
         "assumption": Certificate.ASSUMPTION,
     }
@@ -361,7 +377,7 @@ def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str 
 def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
     if explainer is None:
         return "This section needs the explainer and its models."
-    if explainer.split_.test is None:
+    if explainer.split_.held_out is None:
         return _NO_MODELS
     decisions = opinions(first, explainer)
     if decisions is None:
