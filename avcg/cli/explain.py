@@ -23,6 +23,7 @@ explain_app = typer.Typer()
 
 _SUFFIXES = (".csv", ".parquet", ".json")
 _MAX_SHOWN = 10  # answers printed on the terminal
+_MAX_RATE = 0.5  # false discovery rate that is worth printing
 
 Source = Annotated[
     str,
@@ -236,7 +237,7 @@ def _print_summary(
         if promise:
             screen.print(promise, markup=False)
         shown, rate = totals.discovery(answerer.survival)
-        if rate < 1:
+        if rate <= _MAX_RATE:
             sentence = discovery(shown, rate, totals.votes.total(), totals.n_test, answerer.survival)
             screen.print(sentence, markup=False)
     if out is not None:

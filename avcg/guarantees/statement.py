@@ -134,13 +134,15 @@ def agreement(agreeing: int, n: int) -> str:
         agreeing: Number of held-out models that accept the answer.
         n: Number of held-out models.
 
-    >>> agreement(24, 24), agreement(23, 24), agreement(1, 1)
-    ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training', \
-'accepted by the one model held back from training')
+    >>> agreement(24, 24), agreement(23, 24)
+    ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training')
+    >>> agreement(1, 1), agreement(2, 2)
+    ('accepted by the one model held back from training', 'accepted by both models held back from training')
     """
     if n == 1:
         return f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
-    count = f"all {n}" if agreeing == n else f"{agreeing or 'none'} of {n}" if agreeing else f"none of {n}"
+    everyone = "both" if n == 2 else f"all {n}"
+    count = everyone if agreeing == n else f"{agreeing or 'none'} of {n}"
     return f"accepted by {count} models held back from training"
 
 

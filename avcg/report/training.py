@@ -68,14 +68,14 @@ def _panel(efforts: list[tuple[str, Direction]], calibration: Calibration) -> di
             {
                 "effort": effort,
                 "made": statement.made,
-                "chosen": f"margin {signed(direction.margin)}: {at}" if points else "no answer",
+                "chosen": f"Margin {signed(direction.margin)}: {at}" if points else "No answer to any row",
                 "knob": _knob(table),
                 "sentence": str(statement),
             }
         )
     words = Words(f"Answers that aim at {target}", ". ".join(says), "mean distance")
     chart = frontier(series, calibration.promise.survival, words) if series else None
-    return {"target": target, "chart": chart, "lines": lines}
+    return {"title": words.title, "chart": chart, "lines": lines}
 
 
 def _knob(table: SurvivalTable) -> str:
