@@ -118,13 +118,17 @@ class Statement:
 def summary(statements: Iterable[Statement]) -> list[str]:
     """As few sentences as say everything: one where a promise is made alike for all targets.
 
+    Where it is made for some targets alone, they are named.
+
     Args:
         statements: The statements, one for each target.
     """
     unique = list(dict.fromkeys(statements))
     if len(unique) > 1 and all(each.made for each in unique) and len({each.n_models for each in unique}) == 1:
         return [str(replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique)))]
-    return [str(each) for each in unique]
+    if len(unique) == 1:
+        return [str(unique[0])]
+    return [f"For the target {each.target!r}: {_in_sentence(each)}" if each.made else str(each) for each in unique]
 
 
 def agreement(agreeing: int, n: int) -> str:
@@ -215,6 +219,11 @@ def out_of(share: float) -> str:
     while (exact * whole).denominator != 1 and whole < 10**9:
         whole *= 10
     return f"{float(exact * whole):.12g} of {whole}"
+
+
+def _in_sentence(statement: Statement) -> str:
+    sentence = str(statement)
+    return sentence[0].lower() + sentence[1:]
 
 
 def _models(count: int) -> str:
