@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 import warnings
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PEOPLE, _COMPARED_ROWS, _SAVED_ROWS = 3, 60, 20
-_WIDTH_OF_VOTES = 24
 _WANTED = "benign"
 _ASSUMPTION = "The next model is trained as this one was, on a bootstrap of the rows."
 
@@ -118,7 +116,7 @@ def _people(answers: Counterfactuals) -> Any:
 
 def _certain(option: Option, answers: Counterfactuals) -> str:
     votes = None if answers.certificate is None else option.agreement(answers.certificate.n)
-    return option.status if votes is None else f"{option.status}\n" + "\n".join(wrap(votes, _WIDTH_OF_VOTES))
+    return option.status if votes is None else f"{option.status}\n{votes}"
 
 
 def _number(value: Any) -> str:
