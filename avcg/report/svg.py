@@ -215,11 +215,11 @@ def _columns(
 
 
 def frontier(series: Sequence[Series], promise: float, words: Words) -> Markup:
-    """Survival against distance, with the promised share as a dashed line and chosen points in rings.
+    """Survival against distance, with the survival asked for as a dashed line and chosen points in rings.
 
     Args:
         series: At least one line of points, each with at least one.
-        promise: Survival that is promised.
+        promise: Survival that is asked for.
         words: Texts of the chart.
     """
     every = [point for line in series for point in line.points]
@@ -238,10 +238,10 @@ def frontier(series: Sequence[Series], promise: float, words: Words) -> Markup:
         for (x, y), point in zip(coordinates, line.points, strict=True):
             drawn += [_line(x, y, x, up(point.lowest), "error"), mark(x, y, 4, f"mark {line.kind}")]
         drawn.append(_circle(*coordinates[line.chosen], 9, "ring"))
-    beside = "start", across.start + 6
-    if any(across(p.x) < across.start + 130 and abs(up(p.y) - level) < 24 for p in every):
-        beside = "end", across.stop - 2
-    drawn.append(_text(beside[1], level - 6, f"promised: {100 * promise:.4g} %", "note", beside[0]))
+    # Above the line at its right end, or below it where points are in the way.
+    crowded = any(across(p.x) > across.stop - 160 and 0 <= level - up(p.y) < 26 for p in every)
+    label = f"asked for: {100 * promise:.4g} %"
+    drawn.append(_text(across.stop - 2, level + (17 if crowded else -6), label, "note", "end"))
     return _chart(_WIDTH, _HEIGHT + 64, "chart", words, *drawn)
 
 

@@ -231,7 +231,7 @@ class TestNumbers:
     def test_frontier(self, page, recourse):
         """A chart for each target, with a line for each effort, a chosen margin, and what is promised."""
         found, words = recourse.calibration_, page.text("frontier")
-        assert words.count("promised: 90 %") == 2
+        assert words.count("asked for: 90 %") == 2
         assert "A promise is made for none of 2 targets." in words
         for (effort, target), lines in found.frontier.groupby(level=["effort", "target"], sort=False):
             assert f"Answers that aim at {target}" in words
