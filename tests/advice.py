@@ -10,7 +10,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from avcg import toys
 
-STORED = Path(__file__).parent / "data" / "answers-v1.json"
+STORED = Path(__file__).parent / "data" / "answers-v2.json"
 SPRING, AUTUMN = toys.loans(n=400), toys.loans(n=400, seed=5)
 SCHEMA = SPRING.schema.at_most(3)
 

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 import warnings
+from dataclasses import replace
 from functools import cache
 
 import httpx
@@ -79,8 +80,20 @@ class Odd:
     def __init__(self, engine, answer):
         self.schema, self.encoding, self.classes = engine.schema, engine.encoding, engine.classes
         self.feasible, self.assumption = engine.feasible, engine.assumption
-        self.survival, self.confidence, self.n_models = engine.survival, engine.confidence, engine.n_models
+        self.survival, self.confidence, self.statements = engine.survival, engine.confidence, engine.statements
+        self.n_models, self.n_test = engine.n_models, engine.n_test
         self.answer = answer
+
+
+def promised_by(engine):
+    """Statements as those of an engine, had the promise been made."""
+
+    def statements(options=None, *, any_class=False):
+        made = [replace(each, made=True, reason="", n_models=19) for each in engine.statements()]
+        calibrated = (options is None or options.is_calibrated) and not (any_class and len(engine.classes) > 2)
+        return made if calibrated else [each.not_for_this_query() for each in made]
+
+    return statements
 
 
 def explain(app, **body):

@@ -266,7 +266,7 @@ class _RejudgedMethod:
         base = self.judges.predictors.subset(torch.tensor([position]))
         judges = FiniteSet(self.judges.predictors, self.judges.space, self.judges.classes, base)
         judged = self.recourse.judged_by(judges)
-        judged.survival, judged.threshold = self.survival, self.panel.threshold
+        judged.promise_, judged.threshold = replace(judged.promise_, survival=self.survival), self.panel.threshold
         judged.deployed_ = replace(judged.deployed_, threshold=self.panel.threshold)
         return judged
 

@@ -12,14 +12,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from scipy.special import digamma
+from scipy.stats import binom
 from threadpoolctl import threadpool_limits
 
+from avcg.auditing.audit import TOLD
 from avcg.batch.chunks import ArrowChunk, Chunk, cell_types_of, check_unique, read_frame
 from avcg.batch.columns import AnsweredRows
 from avcg.batch.parsing import check_columns, parse_label
 from avcg.errors import ArtifactError, DataError, SettingError, check_int, did_you_mean
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.guarantees.statement import Statement
 from avcg.io.artifact import about, load
 from avcg.io.folder import FORMAT, VERSION, read_manifest
 from avcg.method.query import QueryOptions
@@ -71,28 +75,73 @@ class Totals:
         rows: Number of rows read.
         left_out: Number of these that were not answered, since they have the outcome already.
         statuses: Number of answers by status.
+        votes: Number of answers that flip the decision, by how many test models accept them.
+        n_test: Number of test models.
     """
 
     rows: int = 0
     left_out: int = 0
     statuses: Counter[str] = field(default_factory=Counter)
+    votes: Counter[int] = field(default_factory=Counter)
+    n_test: int = 0
 
     def count(self, chunk: Chunk, blocks: Sequence[AnsweredRows]) -> None:
         """Add a chunk and its answers."""
         self.rows += len(chunk)
         self.left_out += len(chunk) - sum(len(block.positions) for block in blocks)
         for block in blocks:
-            self.statuses.update(block.answers.statuses.tolist())
+            answers, certificate = block.answers, block.answers.certificate
+            self.statuses.update(answers.statuses.tolist())
+            if certificate is not None:
+                self.n_test = certificate.n_test
+                self.votes.update(certificate.agreeing_test[np.isin(answers.statuses, TOLD)].tolist())
 
     def add(self, other: Totals) -> None:
         """Add the counts of another part of the work."""
         self.rows += other.rows
         self.left_out += other.left_out
         self.statuses += other.statuses
+        self.votes += other.votes
+        self.n_test = max(self.n_test, other.n_test)
+
+    def discovery(self, survival: float) -> tuple[int, float]:
+        """The number of answers with the lowest false discovery rate, and that rate, over all answers counted.
+
+        The rate is that of `avcg.guarantees.Certificate.false_discovery_rate`, from counts alone.
+
+        Args:
+            survival: Share of all models that an answer is to be accepted by, in (0, 1).
+        """
+        total, best, ranked = self.votes.total(), (0, 1.0), 0
+        if not self.n_test:
+            return best
+        harmonic = float(digamma(total + 1)) + np.euler_gamma
+        for agreeing in sorted(self.votes, reverse=True):
+            ranked += self.votes[agreeing]
+            rate = float(binom.sf(agreeing - 1, self.n_test, survival)) * total * harmonic / ranked
+            if rate < best[1]:
+                best = ranked, rate
+        return best
 
     def to_json(self) -> dict[str, Any]:
         """The counts as values of JSON."""
-        return {"rows": self.rows, "left_out": self.left_out, "statuses": dict(sorted(self.statuses.items()))}
+        return {
+            "rows": self.rows,
+            "left_out": self.left_out,
+            "statuses": dict(sorted(self.statuses.items())),
+            "votes": {str(agreeing): self.votes[agreeing] for agreeing in sorted(self.votes)},
+            "n_test": self.n_test,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Totals:
+        """The counts that `to_json` gave.
+
+        Args:
+            values: Values of JSON.
+        """
+        votes = Counter({int(agreeing): count for agreeing, count in values["votes"].items()})
+        return cls(values["rows"], values["left_out"], Counter(values["statuses"]), votes, values["n_test"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +216,16 @@ class Answerer:
         self.cell_types = cell_types_of(self._space.schema, artifact.notes.get("dtypes", {}))
         check_columns("The 'vary' of a query", options.vary or (), self._space.schema.names)
         self._space.restrict(options.vary, options.ranges, options.max_changes)  # raises if they are invalid
+
+    def statements(self) -> list[Statement]:
+        """What is promised to the people who are answered; nothing without calibration."""
+        statements = self._explainer.statements(self._options)
+        return [statement for statement in statements if statement.target == self.target]
+
+    @property
+    def survival(self) -> float:
+        """Share of the people who followed the advice that a later model is to accept."""
+        return self._explainer.promise_.survival
 
     def check(self, columns: Sequence[str], name: str) -> None:
         """Check that a table has every column of the schema, and no column twice.

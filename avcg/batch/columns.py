@@ -36,6 +36,8 @@ RESULT_COLUMNS = {
     "changes": "string",
     "agreeing": "int64",
     "n_models": "int64",
+    "agreeing_test": "int64",
+    "n_test": "int64",
     "lower_bound": "float64",
 }
 _ARROW_TYPES: Mapping[CellType, str] = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
@@ -81,6 +83,8 @@ class AnsweredRows:
             "changes": ["; ".join(_change_text(*change) for change in changes.items()) for changes in self.changes],
             "agreeing": nothing if certificate is None else certificate.agreeing.tolist(),
             "n_models": nothing if certificate is None else [certificate.n] * total,
+            "agreeing_test": nothing if certificate is None else certificate.agreeing_test.tolist(),
+            "n_test": nothing if certificate is None else [certificate.n_test] * total,
             "lower_bound": nothing if certificate is None else certificate.lower_bound.tolist(),
         }
 

@@ -136,8 +136,7 @@ class Shards:
         metadata = read_metadata(self.out / name)
         if metadata is None or any(metadata.get(key) != value for key, value in self._inputs(name).items()):
             return None
-        totals = metadata["totals"]
-        return Totals(totals["rows"], totals["left_out"], Counter(totals["statuses"]))
+        return Totals.from_json(metadata["totals"])
 
     def _check_folder(self, rows: Path | None) -> None:
         if self.out.exists() and not self.out.is_dir():

@@ -17,6 +17,7 @@ from avcg.batch.columns import AnsweredRows, cell_text, result_names
 from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.explainers.records import votes_in_words
 from avcg.guarantees.certificate import Certificate
 from avcg.space.serialize import to_json
 
@@ -129,13 +130,20 @@ def concatenate(parts: Sequence[Counterfactuals]) -> Counterfactuals:
 
 
 def json_lines(block: AnsweredRows) -> Iterator[str]:
-    """Each answer as a line of JSON: the result columns, target, changes, values, and the columns not in the model."""
+    """Each answer as a line of JSON.
+
+    It has the result columns, what the held-out models say of the answer and what is promised in words, target, changes
+    and values, and the columns that are not in the model.
+    """
     results, answers = block.results(), block.answers
+    statements = {statement.target: statement.to_dict() for statement in answers.statements}
     values = {name: answers.answers[name].tolist() for name in answers.answers}
     carried = {name: block.original_cells(name) for name in block.names if name not in values}
     for i, changes in enumerate(block.changes):
         line = {name: to_json(column[i]) for name, column in results.items()}
+        line["agreement"] = votes_in_words(line["status"], line["agreeing"], line["n_models"])
         line["target"] = to_json(answers.target[i // answers.n])
+        line["statement"] = statements.get(line["target"])
         line["changes"] = {name: list(change) for name, change in changes.items()}
         line["values"] = {name: to_json(column[i]) for name, column in values.items()}
         line["carried"] = {name: to_json(column[i]) for name, column in carried.items()}

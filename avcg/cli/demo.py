@@ -13,10 +13,10 @@ import torch
 
 from avcg.baselines.nearest import ClassMean, NearestUnlike
 from avcg.datasets import published as datasets
-from avcg.errors import MissingExtraError
+from avcg.errors import MissingExtraError, PromiseWarning
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.explainers.records import Option, at_least
+from avcg.explainers.records import Option
 from avcg.files import write_whole
 from avcg.hypotheses.retrains import retrains
 from avcg.io.folder import FORMAT, check_folder
@@ -96,9 +96,8 @@ def _save(recourse: AVCG, rows: pd.DataFrame, folder: str) -> str:
 
 
 def _promise(recourse: AVCG, caught: list[warnings.WarningMessage]) -> str:
-    other = [str(warning.message) for warning in caught if "could not be met" not in str(warning.message)]
-    promise = str(recourse.calibration_)
-    return " ".join([promise[0].upper() + promise[1:], *other])
+    other = [str(warning.message) for warning in caught if not issubclass(warning.category, PromiseWarning)]
+    return " ".join([str(recourse.calibration_), *other])
 
 
 def _people(answers: Counterfactuals) -> Any:
@@ -116,12 +115,8 @@ def _people(answers: Counterfactuals) -> Any:
 
 
 def _certain(option: Option, answers: Counterfactuals) -> str:
-    sure = answers.certificate
-    assert sure is not None
-    return (
-        f"{option.status}\n{option.agreeing} of {sure.n} models never\ntrained on agree: at least\n"
-        f"{at_least(option.lower_bound)} of all, at {sure.confidence:.0%} confidence"
-    )
+    votes = None if answers.certificate is None else option.agreement(answers.certificate.n)
+    return option.status if votes is None else f"{option.status}\n{votes}"
 
 
 def _number(value: Any) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from avcg.console import console, progress
 from avcg.errors import SettingError
-from avcg.explainers.records import MEANING, at_least
+from avcg.explainers.records import MEANING, votes_in_words
 from avcg.files import check_output
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ explain_app = typer.Typer()
 
 _SUFFIXES = (".csv", ".parquet", ".json")
 _MAX_SHOWN = 10  # answers printed on the terminal
+_MAX_RATE = 0.5  # false discovery rate that is worth printing
 
 Source = Annotated[
     str,
@@ -88,7 +89,7 @@ def explain(
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
 
-    from avcg.batch.answerer import MAX_GROUP_ROWS, BatchOptions, Totals, artifact_digest, load_cached
+    from avcg.batch.answerer import MAX_GROUP_ROWS, Answerer, BatchOptions, Totals, artifact_digest, load_cached
     from avcg.batch.partition import PartitionExplainer
     from avcg.cli.explain_options import parse_ranges, parse_target, parse_vary
 
@@ -106,7 +107,7 @@ def explain(
         seed=seed,
     )
     explainer, size = PartitionExplainer(directory, options), -(-chunk_size // MAX_GROUP_ROWS) * MAX_GROUP_ROWS
-    totals, first_answers = Totals(), list[dict[str, object]]()
+    totals, first_answers = Totals(), list[dict[str, Any]]()
     if target_path is not None and is_folder:
         name = _answer_folder(explainer, rows, target_path, totals, workers, size)
     elif target_path is not None and workers > 1:
@@ -114,7 +115,7 @@ def explain(
     else:
         name, first_answers = _answer_file(explainer.answerer(), rows, target_path, totals, size, as_json=as_json)
     if not as_json:
-        _print_summary(console(), totals, options.target, name, first_answers, target_path)
+        _print_summary(console(), totals, Answerer(artifact, options), name, first_answers, target_path)
 
 
 def _output(rows: str, out: str | None, *, is_folder: bool, workers: int, as_json: bool) -> Path | None:
@@ -167,12 +168,12 @@ def _answer_in_processes(
 
 def _answer_file(
     answerer: Answerer, rows: str, out: Path | None, totals: Totals, size: int, *, as_json: bool
-) -> tuple[str, list[dict[str, object]]]:
+) -> tuple[str, list[dict[str, Any]]]:
     """Answer one file in this process, and give its name and the first answers."""
     from avcg.batch.writers import json_lines
     from avcg.cli.explain_options import open_source_and_writer
 
-    first_answers = list[dict[str, object]]()
+    first_answers = list[dict[str, Any]]()
     with (
         open_source_and_writer(rows, out, answerer, totals) as (source, writer),
         progress("Answering", source.total or 1) as bar,
@@ -192,7 +193,7 @@ def _answer_file(
     return source.name, first_answers
 
 
-def _first(block: AnsweredRows, count: int) -> list[dict[str, object]]:
+def _first(block: AnsweredRows, count: int) -> list[dict[str, Any]]:
     results = block.results()
     count = min(count, len(block.row_of_answer))
     return [{name: values[i] for name, values in results.items()} for i in range(count)]
@@ -201,27 +202,27 @@ def _first(block: AnsweredRows, count: int) -> list[dict[str, object]]:
 def _print_summary(
     screen: Console,
     totals: Totals,
-    target: object,
+    answerer: Answerer,
     name: str,
-    first_answers: list[dict[str, object]],
+    first_answers: list[dict[str, Any]],
     out: Path | None,
 ) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    already = f", {totals.left_out:,} of which have {target!r} already" if totals.left_out else ""
+    from avcg.guarantees.statement import discovery, summary
+
+    already = f", {totals.left_out:,} of which have {answerer.target!r} already" if totals.left_out else ""
     screen.print(f"{totals.rows:,} rows of {name}{already}", markup=False)
     if out is None and first_answers:
         table = Table(box=box.SIMPLE_HEAD, title=f"The first {len(first_answers)} answers", title_justify="left")
-        for head in ("row", "status", "what to change", "probability", "models that agree"):
+        for head in ("row", "status", "what to change", "probability", "how sure"):
             table.add_column(head, justify="right" if head == "row" else "left")
         for line in first_answers:
-            agreement = "" if line["agreeing"] is None else f"{line['agreeing']} of {line['n_models']}"
-            if agreement:
-                agreement += f": at least {at_least(line['lower_bound'])} of all"
+            votes = votes_in_words(line["status"], line["agreeing"], line["n_models"]) or ""
             probabilities = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
-            table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), probabilities, agreement)
+            table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), probabilities, votes)
         screen.print(table)
     table = Table(box=box.SIMPLE_HEAD, title="All answers", title_justify="left")
     table.add_column("status")
@@ -232,5 +233,12 @@ def _print_summary(
             table.add_row(status, f"{totals.statuses[status]:,}", meaning)
     if totals.statuses:
         screen.print(table)
+        promise = " ".join(summary(answerer.statements()))
+        if promise:
+            screen.print(promise, markup=False)
+        shown, rate = totals.discovery(answerer.survival)
+        if rate <= _MAX_RATE:
+            sentence = discovery(shown, rate, totals.votes.total(), totals.n_test, answerer.survival)
+            screen.print(sentence, markup=False)
     if out is not None:
         screen.print(f"Written to {out}", markup=False)

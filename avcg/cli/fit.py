@@ -11,7 +11,7 @@ import typer
 from avcg.batch.parsing import split_list
 from avcg.console import console
 from avcg.errors import MissingExtraError, SettingError
-from avcg.explainers.records import MEANING, at_least
+from avcg.explainers.records import MEANING
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,6 +36,25 @@ Classes = Annotated[
 Resampling = Annotated[
     str | None,
     typer.Option(metavar="seed|bootstrap|subsample", help="How plausible models differ (default: bootstrap)."),
+]
+Survival = Annotated[
+    float, typer.Option(help="Share of the people who followed the advice that a retrained model is to accept.")
+]
+Reliability = Annotated[
+    float | None, typer.Option(help="Chance that the next retrained model does so (default: 0.9).", show_default=False)
+]
+Guarantee = Annotated[
+    str,
+    typer.Option(
+        metavar="next_model|most_models|expected",
+        help="What is promised: that the next model accepts --survival of the people with a chance of --reliability;"
+        " that --reliability of all further models do, with --confidence; or that the next model accepts the next"
+        " person with a chance of --survival.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(help="Confidence of --guarantee most_models (default: 0.9).", show_default=False),
 ]
 Threshold = Annotated[
     float | None,
@@ -62,9 +81,12 @@ def fit(
     ] = None,
     model: Models = None,
     classes: Classes = None,
-    survival: Annotated[float, typer.Option(help="Share of models that answers are promised to hold under.")] = 0.99,
+    survival: Survival = 0.95,
+    reliability: Reliability = None,
+    guarantee: Guarantee = "next_model",
+    confidence: Confidence = None,
     hypotheses: Annotated[
-        int | None, typer.Option(help="Number of plausible models to train (default: 20).", min=2)
+        int | None, typer.Option(help="Number of plausible models to train (default: 40).", min=2)
     ] = None,
     resampling: Resampling = None,
     steps: Annotated[int, typer.Option(help="Training steps of the generator.", min=1)] = 3000,
@@ -86,7 +108,7 @@ def fit(
     config = FitConfig(
         data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
         split_list(drop), split_list(categorical), at_most, tuple(model or ()), split_list(classes), survival,
-        hypotheses, resampling, steps, threshold, seed,
+        reliability, guarantee, confidence, hypotheses, resampling, steps, threshold, seed,
     )  # fmt: skip
     table = read_table(config)
     if not as_json:
@@ -124,8 +146,8 @@ def _print_summary(screen: Console, figures: dict[str, Any], positive: Any, out:
     for line in _lines(figures, positive):
         table.add_row(*map(Text, line))
     screen.print(table)
-    screen.print(f"The promise: {figures['calibration']}", markup=False)
-    screen.print(f"The assumption of certificates: {figures['assumption']}", markup=False)
+    screen.print(figures["promise"], markup=False)
+    screen.print(f"Assumption: {figures['assumption']}", markup=False)
     screen.print(f"\nSaved to {out}. Next: avcg explain {out} rows.csv", markup=False)
 
 
@@ -143,11 +165,8 @@ def _lines(figures: dict[str, Any], positive: Any) -> list[tuple[str, str, str]]
     others = {status: count for status, count in figures["statuses"].items() if status != "ok"}
     lines += [(f"  {status}", f"{count:,}", MEANING[status]) for status, count in others.items()]
     if figures["survival"] is not None:
-        n, provable = figures["n_models"], at_least(figures["provable"])
-        meaning = (
-            f"mean share of {n} held-out models that agree; promised: {figures['promise']}; if all {n} agree, at least"
-            f" {provable} of all models do"
-        )
+        models = "the one model" if figures["n_models"] == 1 else f"the {figures['n_models']} models"
+        meaning = f"mean share of {models} held back from training that accept an answer"
         lines.append(("survival", f"{figures['survival']:.3f}", meaning))
     if figures["distance"] is not None:
         lines.append(("distance", f"{figures['distance']:.2f}", "mean distance of an answer from its row"))

@@ -15,9 +15,9 @@ from avcg.auditing.audit import TOLD
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
-from avcg.errors import DataError, SettingError, enumerate_some
+from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
-from avcg.guarantees.bounds import clopper_pearson
+from avcg.guarantees.conformal import Guarantee, Promise
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import from_models
 from avcg.hypotheses.retrains import How, retrains
@@ -31,6 +31,7 @@ from avcg.space.tabular import TabularSpace, table_of
 
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
 _MAX_DECIMALS = 4
+_N_HYPOTHESES = 40
 _MAX_MEASURED = 2000  # denied rows that the figures are measured on
 
 
@@ -51,8 +52,11 @@ class FitConfig:
         at_most: Largest number of columns that may change at once; None: any number.
         models: Paths of ONNX models, the first of which is the deployed one; empty: a network is trained.
         classes: Outcomes in the order of the models' probabilities; empty: sorted.
-        survival: Share of models that answers are promised to hold under, in (0, 1).
-        hypotheses: Number of plausible models to train; None: 20.
+        survival: Share of the people who followed the advice that a later model is to accept, in (0, 1).
+        reliability: Chance that the next model does, in (0, 1); None: 0.9.
+        guarantee: What the chance is about, as in `avcg.guarantees.Promise`.
+        confidence: Confidence of the guarantee ``most_models``, in (0, 1); None: 0.9.
+        hypotheses: Number of plausible models to train; None: 40.
         resampling: How the plausible models differ, as in `retrains`; None: ``bootstrap``.
         steps: Number of training steps of the generator.
         threshold: Probability from which the model decides for the positive outcome; None: the likeliest outcome.
@@ -71,7 +75,10 @@ class FitConfig:
     at_most: int | None = None
     models: tuple[str, ...] = ()
     classes: tuple[str, ...] = ()
-    survival: float = 0.99
+    survival: float = 0.95
+    reliability: float | None = None
+    guarantee: str = "next_model"
+    confidence: float | None = None
     hypotheses: int | None = None
     resampling: str | None = None
     steps: int = 3000
@@ -79,9 +86,20 @@ class FitConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("survival", self.survival), ("threshold", self.threshold)):
+        for name in ("survival", "reliability", "confidence", "threshold"):
+            value = getattr(self, name)
             if value is not None and not 0 < value < 1:
                 raise SettingError(f"--{name} must be in (0, 1). Got {value!r} instead.")
+        if self.guarantee not in get_args(Guarantee):
+            raise SettingError(
+                f"--guarantee must be one of {enumerate_some(get_args(Guarantee))}. Got {self.guarantee!r} instead."
+            )
+        if self.confidence is not None and self.guarantee != "most_models":
+            raise SettingError(
+                f"--confidence is for --guarantee most_models. Got {self.guarantee}: leave --confidence out."
+            )
+        if self.reliability is not None and self.guarantee == "expected":
+            raise SettingError("--guarantee expected has no --reliability, only --survival. Leave --reliability out.")
         if self.resampling is not None and self.resampling not in get_args(How):
             raise SettingError(
                 f"--resampling must be one of {enumerate_some(get_args(How))}. Got {self.resampling!r} instead."
@@ -93,6 +111,17 @@ class FitConfig:
         for path in self.models:
             if not Path(path).is_file():
                 raise DataError(f"There is no file {path!r} for --model.")
+
+    @property
+    def promise(self) -> Promise:
+        """What is to be promised, with the defaults of options that were left out."""
+        default = Promise()
+        return Promise(
+            self.survival,
+            default.reliability if self.reliability is None else self.reliability,
+            cast("Guarantee", self.guarantee),
+            default.confidence if self.confidence is None else self.confidence,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,13 +301,14 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
             hypotheses,
             model=model,
             threshold=threshold,
-            survival=config.survival,
+            **asdict(config.promise),
             recipe=Recipe(steps=config.steps),
             random_state=config.seed,
         ).fit(table.X, table.y)
-    # Whether the promise could be met is shown with the calibration.
-    texts = dict.fromkeys(str(warning.message) for warning in caught)
-    messages = [message for message in texts if "could not be met" not in message]
+    # What is promised is shown with the figures.
+    messages = dict.fromkeys(
+        str(warning.message) for warning in caught if not issubclass(warning.category, PromiseWarning)
+    )
     figures = _figures(explainer, table)
     notes = (*table.notes, *messages)
     if config.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
@@ -319,7 +349,7 @@ def _hypotheses(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | 
         )
         return from_models(boxes, table.X, deployed=boxes[0], space=space), None, assumption
     network = Classifier(schema=table.schema, random_state=config.seed).fit(table.X, table.y)
-    count, resampling = config.hypotheses or 20, cast("How", config.resampling or "bootstrap")
+    count, resampling = config.hypotheses or _N_HYPOTHESES, cast("How", config.resampling or "bootstrap")
     others = retrains(network, table.X, table.y, n=count, resampling=resampling, random_state=config.seed)
     differ = {"seed": "from another seed", "bootstrap": "on a bootstrap of the rows", "subsample": "on 80% of the rows"}
     if not boxes:
@@ -359,12 +389,10 @@ def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
         "accuracy": float((decisions == table.held_out_y).mean()),
         "most_frequent": float(counts.max() / counts.sum()),
         "denied": len(denied),
-        "promise": explainer.survival,
-        "calibration": str(explainer.calibration_),
+        "promise": str(explainer.calibration_),
+        "statements": [statement.to_dict() for statement in explainer.statements()],
     }
-    names = (
-        "measured", "statuses", "coverage", "survival", "n_models", "provable", "distance", "changes", "violations",
-    )  # fmt: skip
+    names = ("measured", "statuses", "coverage", "survival", "n_models", "distance", "changes", "violations")
     figures |= dict.fromkeys(names)
     if not len(denied):
         return figures
@@ -377,12 +405,8 @@ def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
         "statuses": {str(name): int(count) for name, count in answers.summary().items()},
         "coverage": float((answers.statuses == "ok").mean()),
         "violations": int(space.violations(answers.answers, answers.factuals).sum()),
-        "n_models": None,
-        "provable": None,
+        "n_models": None if certificate is None else certificate.n,
     }
-    if certificate is not None:
-        n = certificate.n
-        figures |= {"n_models": n, "provable": float(clopper_pearson(n, n, certificate.confidence))}
     if delivered.any():
         figures |= {
             "survival": None if certificate is None else float(certificate.share[delivered].mean()),

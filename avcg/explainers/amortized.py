@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +16,6 @@ from torch import Tensor
 
 from avcg.explainers.base import Explainer
 from avcg.guarantees.statement import Statement
-from avcg.hypotheses.finite import FiniteSet
 from avcg.method.calibration import Calibration
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Condition, DiagonalNormal, Generator
@@ -78,20 +77,12 @@ class Amortized(Explainer):
         assert self.distillation_ is not None
         return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
-    def judged_by(self, judges: FiniteSet) -> Self:
-        """This method with other judges; see `Explainer.judged_by`. What was promised before is promised no more.
-
-        Args:
-            judges: Models over the same columns and classes.
-        """
-        rejudged = super().judged_by(judges)
-        rejudged.calibration_ = replace(self.calibration_, n_models=0).with_promise(self.promise_)
-        return rejudged
-
     def _answers(self, query: Query, *, refined: bool = False) -> Codes:
         return self._search_at(self.calibration_.margins(refined=refined)).answers(query)
 
     def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:
+        if self.split_.calibration is None and self.calibration_.n_models:  # other models judge than calibrated
+            return {}
         return self.calibration_.statements(refined=refined)
 
     @property

@@ -206,7 +206,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """This method with other judges: newer models accept its answers, in place of those it was trained against.
 
         The method is not trained again, so more rows may be left without an answer; `generate` says which. There is no
-        certificate, because these models take part in choosing the answers.
+        certificate and no promise, because these models take part in choosing the answers.
 
         Args:
             judges: Models over the same columns and classes. Their base decides, or their mean where they have none.
@@ -305,10 +305,25 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         for start in range(0, len(open_rows), at_once):
             part = open_rows[start : start + at_once]
             codes[:, part], aimed[part] = self._answer(query.take(part), any_other, refinement, deadline)
-        statements = self._statements(refined=refinement is not None)
-        if not options.is_calibrated or (any_other and len(self.classes_) > 2):
-            statements = {label: each.not_for_this_query() for label, each in statements.items()}
+        statements = {each.target: each for each in self.statements(options, any_class=any_other)}
         return self._package(rows, read, replace(query, target=aimed), codes, before, space, statements)
+
+    def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
+        """What is promised to the people who are answered, one statement for each target class.
+
+        Args:
+            options: What is asked for; None: one answer without restrictions.
+            any_class: Whether any class other than the present one will do. If there are more than two, answers aim
+                at the class that is cheapest to reach, which no promise was calibrated for.
+
+        Returns:
+            The statements in the order of the classes; none without calibration.
+        """
+        options = options or QueryOptions()
+        statements = list(self._statements(refined=bool(options.refine)).values())
+        if not options.is_calibrated or (any_class and len(self.classes_) > 2):
+            return [each.not_for_this_query() for each in statements]
+        return statements
 
     def _answer(
         self, query: Query, any_other: bool, refinement: Refinement | None, deadline: Deadline

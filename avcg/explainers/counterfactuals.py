@@ -15,10 +15,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.errors import DataError, SettingError, check_int
-from avcg.explainers.records import MEANING, Option, Row
+from avcg.explainers.records import MEANING, UNCHANGED, Option, Row
 from avcg.guarantees.bounds import Floats
 from avcg.guarantees.certificate import Certificate
-from avcg.guarantees.statement import Statement, agreement, summary
+from avcg.guarantees.statement import Statement, summary
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
 from avcg.space.serialize import pack_rows, to_json, unpack_rows
@@ -180,6 +180,7 @@ class Counterfactuals:
             lower_bound=None if certificate is None else float(certificate.lower_bound[at]),
             repeated=bool(self.repeated[at]),
             row=values,
+            agreeing_test=None if certificate is None else int(certificate.agreeing_test[at]),
         )
 
     @property
@@ -208,18 +209,13 @@ class Counterfactuals:
 
     def _describe(self, option: Option) -> str:
         """What an answer changes, and its status and votes, in one line."""
-        if option.status in ("already_target", "infeasible"):
+        if option.status in UNCHANGED:
             return f"{option.status} ({MEANING[option.status]})"
         parts = [f"{name} {before} -> {after}" for name, (before, after) in option.changes.items()]
         more = f" and {len(parts) - _SHOWN_CHANGES} more" if len(parts) > _SHOWN_CHANGES else ""
         changes = ", ".join(parts[:_SHOWN_CHANGES]) + more if parts else f"distance {option.distance:.3g}"
-        return f"{changes}  [{option.status}{self._describe_votes(option)}]"
-
-    def _describe_votes(self, option: Option) -> str:
-        """How many held-out models accept an answer; nothing if none are held out."""
-        if option.agreeing is None or self.certificate is None:
-            return ""
-        return f", {agreement(option.agreeing, self.certificate.n)}"
+        votes = None if self.certificate is None else option.agreement(self.certificate.n)
+        return f"{changes}  [{option.status}{'' if votes is None else f', {votes}'}]"
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -229,6 +225,7 @@ class Counterfactuals:
         certificate = None
         if self.certificate is not None:
             certificate = {part.name: _to_json(getattr(self.certificate, part.name)) for part in fields(Certificate)}
+            certificate["false_discovery_rate"] = _to_json(self.certificate.false_discovery_rate(self.survival))
         return json.dumps(
             {
                 "format": _FORMAT,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from avcg.guarantees.statement import agreement, proof
 
 MOST_ANSWERS = 10  # answers to one row; a light scorer stores noise for as many, and a service gives no more
 
@@ -20,13 +21,7 @@ MEANING: Mapping[str, str] = {
 }
 
 
-def at_least(bound: Any) -> str:
-    """A lower bound with two decimals, rounded down, because a larger number would not be proven.
-
-    >>> at_least(0.5493)
-    '0.54'
-    """
-    return f"{math.floor(100 * float(bound) + 1e-9) / 100:.2f}"
+UNCHANGED = ("already_target", "infeasible")  # statuses of answers that change nothing
 
 
 @dataclass(frozen=True)
@@ -43,6 +38,7 @@ class Option:
             likewise.
         repeated: Whether the answer is the same as an earlier one to its row, because no other was found.
         row: All values of the answer, by column; empty for images.
+        agreeing_test: Number of the test models that accept it; None if no models are held back from training.
     """
 
     status: str
@@ -53,6 +49,26 @@ class Option:
     lower_bound: float | None
     repeated: bool = False
     row: Mapping[str, Any] = field(default_factory=dict)
+    agreeing_test: int | None = None
+
+    def agreement(self, n_models: int) -> str | None:
+        """What the models held back from training say of it, in words; None without models or changes.
+
+        Args:
+            n_models: Number of these models.
+        """
+        return votes_in_words(self.status, self.agreeing, n_models)
+
+    def proof(self, n_test: int, confidence: float) -> str | None:
+        """What the test models prove of it, in words; None without models held back, or without changes.
+
+        Args:
+            n_test: Number of test models.
+            confidence: Confidence of the lower bound.
+        """
+        if self.agreeing_test is None or self.lower_bound is None or self.status in UNCHANGED:
+            return None
+        return proof(self.agreeing_test, n_test, self.lower_bound, confidence)
 
 
 @dataclass(frozen=True)
@@ -82,3 +98,16 @@ class Row:
     def changes(self) -> Mapping[str, tuple[Any, Any]]:
         """The changes of the best answer, as values before and after by column."""
         return self.options[0].changes
+
+
+def votes_in_words(status: str, agreeing: int | None, n_models: int | None) -> str | None:
+    """What the models held back from training say of an answer; None without models, or where nothing changes.
+
+    Args:
+        status: Status of the answer, a key of `MEANING`.
+        agreeing: Number of models that accept it; None: there are none.
+        n_models: Number of models.
+    """
+    if agreeing is None or not n_models or status in UNCHANGED:
+        return None
+    return agreement(agreeing, n_models)

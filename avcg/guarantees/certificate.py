@@ -97,14 +97,18 @@ class Certificate:
         chosen = {name: part[answers] for name, part in parts.items() if isinstance(part, np.ndarray)}
         return Certificate(**parts | chosen)
 
-    def to_frame(self, index: Any = None) -> pd.DataFrame:
+    def to_frame(self, index: Any = None, *, survival: float | None = None) -> pd.DataFrame:
         """The certificate as a frame with one row per answer.
 
         Args:
             index: Index of the frame; None: positions.
+            survival: Survival for a column ``false_discovery_rate``; None: there is no such column.
         """
         names = ("agreeing", "share", "agreeing_test", "lower_bound")
-        return pd.DataFrame({name: getattr(self, name) for name in names}, index=index)
+        columns = {name: getattr(self, name) for name in names}
+        if survival is not None:
+            columns["false_discovery_rate"] = self.false_discovery_rate(survival)
+        return pd.DataFrame(columns, index=index)
 
 
 def certify(

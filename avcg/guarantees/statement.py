@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -90,10 +91,11 @@ class Statement:
             )
         if self.reason == "query":
             return "it was calibrated for single answers to queries without restrictions."
-        where = f"The answers to {self.refused_rows} of {_people(self.n_rows)} are refused by some model"
+        unanswered = f", and {self.unanswered_rows} more have no answer at all" if self.unanswered_rows else ""
         return (
-            f"no margin is enough. At most {self.reachable:.3g} could be promised. {where}. Let more features change,"
-            " train longer, or lower the promise."
+            f"no margin is enough. At most {self.reachable:.3g} could be promised. The answers to {self.refused_rows} of"
+            f" {_people(self.n_rows)} are refused by some model{unanswered}. Let more features change, train longer, or"
+            " lower the promise."
         )
 
     def not_for_this_query(self) -> Self:
@@ -118,15 +120,18 @@ def summary(statements: Iterable[Statement]) -> list[str]:
     """As few sentences as say everything: one where a promise is made alike for all targets.
 
     The chance is for each target separately: for several targets together it may add up.
+    Where it is made for some targets alone, they are named.
 
     Args:
         statements: The statements, one for each target.
     """
     unique = list(dict.fromkeys(statements))
     if len(unique) > 1 and all(each.made for each in unique) and len({each.n_models for each in unique}) == 1:
-        sentence = str(replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique)))
-        return [f"For each target: {sentence[0].lower()}{sentence[1:]}"]
-    return [str(each) for each in unique]
+        sentence = replace(unique[0], target=None, n_rows=sum(each.n_rows for each in unique))
+        return [f"For each target: {_in_sentence(sentence)}"]
+    if len(unique) == 1:
+        return [str(unique[0])]
+    return [f"For the target {each.target!r}: {_in_sentence(each)}" if each.made else str(each) for each in unique]
 
 
 def agreement(agreeing: int, n: int) -> str:
@@ -136,14 +141,65 @@ def agreement(agreeing: int, n: int) -> str:
         agreeing: Number of held-out models that accept the answer.
         n: Number of held-out models.
 
-    >>> agreement(24, 24), agreement(23, 24), agreement(1, 1)
-    ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training', \
-'accepted by the one model held back from training')
+    >>> agreement(24, 24), agreement(23, 24)
+    ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training')
+    >>> agreement(1, 1), agreement(2, 2)
+    ('accepted by the one model held back from training', 'accepted by both models held back from training')
     """
     if n == 1:
         return f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
-    count = f"all {n}" if agreeing == n else f"{agreeing or 'none'} of {n}" if agreeing else f"none of {n}"
+    everyone = "both" if n == 2 else f"all {n}"
+    count = everyone if agreeing == n else f"{agreeing or 'none'} of {n}"
     return f"accepted by {count} models held back from training"
+
+
+def proof(agreeing: int, n: int, lower_bound: float, confidence: float) -> str:
+    """What the test models prove of one answer by themselves, for readers who ask.
+
+    Args:
+        agreeing: Number of test models that accept the answer.
+        n: Number of test models.
+        lower_bound: Lower bound on the share of all models that do.
+        confidence: Confidence of the bound.
+
+    >>> proof(5, 5, 0.5493, 0.95)
+    '5 of 5 test models, which were used for nothing else, accept it. Alone they prove that at least 54 % of all such \
+models do, with 95 % confidence: few models prove little.'
+    """
+    if not n:
+        return "There are no test models, so nothing is proven of this answer alone."
+    percent = math.floor(100 * lower_bound + 1e-9)  # rounded down, because a larger number would not be proven
+    return (
+        f"{agreeing} of {n} test model{'s' * (n != 1)}, which {'were' if n != 1 else 'was'} used for nothing else,"
+        f" accept{'s' * (n == 1)} it. Alone {'they prove' if n != 1 else 'it proves'} that at least {percent} % of all"
+        f" such models do, with {100 * confidence:.4g} % confidence: few models prove little."
+    )
+
+
+def discovery(shown: int, rate: float, n: int, n_test: int, survival: float) -> str:
+    """What the test models prove of many answers at once, and what it means that they are the same for all.
+
+    Args:
+        shown: Number of answers with the lowest false discovery rate.
+        rate: That rate; see `avcg.guarantees.Certificate.false_discovery_rate`.
+        n: Number of answers.
+        n_test: Number of test models.
+        survival: Share of all models that an answer is to be accepted by.
+
+    >>> discovery(90, 0.0312, 100, 200, 0.95).split(":")[0]
+    '90 of 100 answers are each accepted by more than 95 of 100 models, with a false discovery rate of 0.032'
+    """
+    same = f"the same {n_test} test models judge" if n_test != 1 else "the same test model judges"
+    if not n or rate >= 1:
+        return (
+            f"No answer is proven by itself to be accepted by more than {out_of(survival)} models: {same} every"
+            " answer, so more answers prove no more, and more test models would."
+        )
+    return (
+        f"{shown} of {n} answers are each accepted by more than {out_of(survival)} models, with a false discovery rate"
+        f" of {math.ceil(1000 * rate - 1e-9) / 1000:g}: at most that share of them is expected to be claimed wrongly."
+        f" This allows for the fact that {same} every answer."
+    )
 
 
 def chance(reliability: float) -> str:
@@ -166,6 +222,11 @@ def out_of(share: float) -> str:
     while (exact * whole).denominator != 1 and whole < 10**9:
         whole *= 10
     return f"{float(exact * whole):.12g} of {whole}"
+
+
+def _in_sentence(statement: Statement) -> str:
+    sentence = str(statement)
+    return sentence[0].lower() + sentence[1:]
 
 
 def _models(count: int) -> str:

@@ -51,6 +51,7 @@ class Scorer:
         survival: Share of the held-out models that must accept an answer for it to be ``ok``.
         confidence: Confidence of lower bounds.
         n_models: Number of models held back from training that certify answers; 0: answers have no certificate.
+        n_test: Number of test models among them.
         assumption: Note on how the next model is made, saved with the explainer; None: there is none.
 
     Raises:
@@ -70,7 +71,7 @@ class Scorer:
         self._bounds = stored.bounds
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
-        self.n_models, self._n_test = stored.n_held_out, len(stored.bounds) - 1
+        self.n_models, self.n_test = stored.n_held_out, len(stored.bounds) - 1
         self._statements = stored.statements
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
@@ -95,14 +96,15 @@ class Scorer:
         )
         self._check_graphs()
 
-    def statements(self, options: QueryOptions | None = None) -> list[Statement]:
+    def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
         """What is promised to the people who are answered, one statement for each target class.
 
         Args:
             options: What is asked for; None: one answer without restrictions.
+            any_class: Whether any class other than the present one will do.
         """
         statements = list(self._statements.values())
-        if not (options or QueryOptions()).is_calibrated:
+        if not (options or QueryOptions()).is_calibrated or (any_class and len(self.classes) > 2):
             return [each.not_for_this_query() for each in statements]
         return statements
 
@@ -223,7 +225,7 @@ class Scorer:
         judged = self._probabilities(received)
         after = acceptance.deployed_probability(judged[: self._n_judges])
         accepts = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target)
-        agreeing, tested = accepts.sum(axis=0), accepts[self.n_models - self._n_test :].sum(axis=0).tolist()
+        agreeing, tested = accepts.sum(axis=0), accepts[self.n_models - self.n_test :].sum(axis=0).tolist()
         robust = agreeing >= needed_votes(self.n_models, self.survival)
         assessment = assess(query, received, before, after, robust, acceptance.rule)
         changed = per_answer.space.changes(values, factuals)
@@ -236,7 +238,10 @@ class Scorer:
                 answer, cells = answer_as_dict(encoding, row, values, changed[k], k)
                 count = votes[k] if self.n_models else None
                 bound = None if count is None else float(self._bounds[tested[k]])
-                options.append(Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer))
+                among_test = None if count is None else tested[k]
+                options.append(
+                    Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer, among_test)
+                )
             target, decision = self.classes[query.target[i]], self.classes[current[i]]
             answered.append(Row(i, target, tuple(options), float(assessment.probability_before[i]), decision))
         return answered

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,14 +14,14 @@ from avcg.errors import SettingError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
-from avcg.guarantees.certificate import Certificate
+from avcg.guarantees.statement import summary
 from avcg.method.config import SearchConfig
-from avcg.report.page import at_least, figure, fill, percent, precise, short, signed
+from avcg.report.certainty import opinions_of, sure_of
+from avcg.report.page import figure, fill, percent, precise, short, signed
 from avcg.report.population import (
     Column,
     Group,
     NumberMoves,
-    Opinions,
     Share,
     by_column,
     by_group,
@@ -30,7 +29,6 @@ from avcg.report.population import (
     combinations,
     delivered,
     number_columns,
-    opinions,
 )
 from avcg.report.rows import SYMBOLS, listed, spoken
 from avcg.report.svg import (
@@ -38,7 +36,6 @@ from avcg.report.svg import (
     Quartiles,
     Words,
     columns,
-    mirrored,
     quartile_bar,
     share_bar,
     shift,
@@ -62,7 +59,6 @@ _HEADINGS = {
     "students": "How well students imitate the models",
     "people": "Who changes what",
 }
-_NO_MODELS = "There are no held-out models."
 # The values of a section, or the reason why it is left out.
 Section = dict[str, Any] | str
 
@@ -147,15 +143,15 @@ def _sections(
     """The sections by name, in the order of the page."""
     confidence = _confidence(answers)
     groups = [] if by is None else by_group(first, by, confidence)
-    numbers, sure = number_columns(answers, explainer), first.certificate
+    numbers = number_columns(answers, explainer)
     noun = "people" if answers.changed is not None else "pictures"
     return {
         "columns": _columns(first, numbers, confidence),
         "costs": _costs(first, noun),
         "groups": "No column to group by was given." if by is None else _groups(groups, by),
         "without": _without(answers, everyone, groups),
-        "sure": _NO_MODELS if sure is None else _sure(first, sure, noun, assumption),
-        "opinions": _opinions(first, explainer, noun),
+        "sure": sure_of(first, noun, assumption),
+        "opinions": opinions_of(first, explainer, noun),
         "frontier": frontier_of(explainer),
         "collapse": collapse_of(explainer),
         "students": students_of(explainer),
@@ -186,14 +182,15 @@ def _overview(answers: Counterfactuals, first: Counterfactuals, everyone: Group,
         spread = [figure(value) for value in vars(everyone.distance).values()]
         tiles.append((spread[1], "distance", f"median; middle half {spread[0]} to {spread[2]}"))
     if answers.certificate is not None and everyone.agreement == everyone.agreement:
-        models = f"mean share of {answers.certificate.n} held-out models"
-        tiles.append((percent(everyone.agreement, 1), "of the models agree", models))
+        models = f"mean share of {answers.certificate.n} models held back from training"
+        tiles.append((percent(everyone.agreement, 1), "of the models accept an answer", models))
     return {
         "rows": len(answers),
         "lacking": lacking,
         "already": counts["already_target"],
         "ok": counts["ok"],
-        "promised": None if answers.certificate is None else precise(answers.survival),
+        "judged": answers.certificate is not None,
+        "promise": summary(answers.statements),
         "targets": [{"label": label, "count": count} for label, count in targets[:_MAX_TARGETS]],
         "more_targets": max(0, len(targets) - _MAX_TARGETS),
         "bar": stacked_bar(parts, ", ".join(f"{count} {spoken(status)}" for status, count in present)),
@@ -326,87 +323,6 @@ def _without(answers: Counterfactuals, everyone: Group, groups: Sequence[Group])
         "unsure": bool(everyone.statuses["not_valid"]),
         "rescued": int((unsuccessful & (by_row == "ok").any(axis=1)).sum()),
     }
-
-
-def _sure(first: Counterfactuals, sure: Certificate, noun: str, assumption: str | None) -> Section:
-    valid = delivered(first)
-    if not valid.any():
-        return "No decision flips."
-    bounds = dict(zip(sure.agreeing.tolist(), sure.lower_bound.tolist(), strict=True))
-    counted = sorted(Counter(sure.agreeing[valid].tolist()).items(), reverse=True)
-    n = int(valid.sum())
-    lines = [
-        {
-            "agreeing": agreeing,
-            "bound": at_least(bounds[agreeing]),
-            "count": count,
-            "share": percent(count / n),
-            "bar": share_bar(count / n, 0.0, 0.0, f"{count} of {n} {noun}"),
-        }
-        for agreeing, count in counted[:_MAX_COUNTS]
-    ]
-    return {
-        "models": sure.n,
-        "confidence": precise(sure.confidence),
-        "promise": precise(first.survival),
-        # If all n models agree, the lower bound is (1 - confidence) to the power of 1 / n.
-        "needed": math.ceil(math.log(1.0 - sure.confidence) / math.log(first.survival) - 1e-9),
-        "lines": lines,
-        "fewer": sum(count for _, count in counted[_MAX_COUNTS:]),
-        "noted": assumption,
-        "assumption": Certificate.ASSUMPTION,
-    }
-
-
-def _opinions(first: Counterfactuals, explainer: Explainer | None, noun: str) -> Section:
-    if explainer is None:
-        return "This section needs the explainer and its models."
-    if explainer.split_.test is None:
-        return _NO_MODELS
-    decisions = opinions(first, explainer)
-    if decisions is None:
-        return "No decision flips."
-    labels, before, after = _binned(decisions)
-    says = "; ".join(f"{label}: {b} before, {a} after" for label, b, a in zip(labels, before, after, strict=True))
-    words = Words(
-        f"{noun.capitalize()} by how many models decide for the target", says, "models that decide for the target"
-    )
-    split = [int(((votes > 0) & (votes < decisions.models)).sum()) for votes in (decisions.before, decisions.after)]
-    means = [percent(float(votes.mean()) / decisions.models) for votes in (decisions.before, decisions.after)]
-    measures = decisions.measures
-    return {
-        "n": len(decisions.before),
-        "models": decisions.models,
-        "split": split,
-        "chart": mirrored(before, after, labels, words),
-        "measures": [
-            ("Models that decide for the target, on average", *means),
-            (f"{noun.capitalize()} that the models disagree about", *split),
-            (
-                "Disagreement of two random models, on average (1: an even split)",
-                *(f"{value:.3f}" for value in measures["disagreement"]),
-            ),
-            (
-                "Difference of the highest and lowest probability, on average",
-                *(f"{value:.3f}" for value in measures["range"]),
-            ),
-        ],
-    }
-
-
-def _binned(decisions: Opinions) -> tuple[list[str], list[int], list[int]]:
-    """Histogram of agreeing models: one bin for each count if there are few, else bands between none and all."""
-    m = decisions.models
-    if m <= _MAX_COUNTS:
-        labels = [f"{k} of {m}" if k in (0, m) else f"{k}" for k in range(m + 1)]
-        edges = np.arange(m + 2) - 0.5
-    else:
-        labels = ["none", "to 20 %", "to 40 %", "to 60 %", "to 80 %", "to nearly all", "all"]
-        edges = np.array(
-            [-0.5, 0.5, *(math.floor(m * share) + 0.5 for share in (0.2, 0.4, 0.6, 0.8)), m - 0.5, m + 0.5]
-        )
-    before, after = (np.histogram(votes, edges)[0].tolist() for votes in (decisions.before, decisions.after))
-    return labels, before, after
 
 
 def _largest(groups: Sequence[Group]) -> list[Group]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from avcg.errors import DataError, MissingExtraError, SettingError, check_int, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.explainers.records import Option, Row, at_least
+from avcg.explainers.records import Option, Row
 from avcg.space.reading import is_missing
 
 if TYPE_CHECKING:
@@ -100,10 +100,8 @@ def _draw(panel: Axes, row: Row, answers: Counterfactuals) -> None:
 
 
 def _sure(option: Option, answers: Counterfactuals) -> str:
-    if option.agreeing is None or answers.certificate is None:
-        return option.status
-    bound = f"at least {at_least(option.lower_bound)} at {answers.certificate.confidence:.0%}"
-    return f"{option.status}: {option.agreeing} of {answers.certificate.n} models agree ({bound})"
+    votes = None if answers.certificate is None else option.agreement(answers.certificate.n)
+    return option.status if votes is None else f"{option.status}: {votes}"
 
 
 def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple[float, float] | None:

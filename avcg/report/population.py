@@ -280,9 +280,9 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
         first: The first answer of each row.
         explainer: The fitted method.
     """
-    test, deployed = explainer.split_.test, explainer.deployed_
+    held_out, deployed = explainer.split_.held_out, explainer.deployed_
     positions = np.flatnonzero(delivered(first))
-    if test is None or not len(positions):
+    if held_out is None or not len(positions):
         return None
     targets = class_positions(first.target, explainer.classes_)
     votes: dict[str, list[NDArray[np.int64]]] = {"before": [], "after": []}
@@ -293,7 +293,7 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
             rows = take_rows(table, part)
             x = explainer.space_.encode(rows)
             with torch.no_grad():
-                probabilities = test.bind_rows(rows).probabilities(x).cpu()
+                probabilities = held_out.bind_rows(rows).probabilities(x).cpu()
             # Decisions by the rule of the deployed model, which may have a threshold.
             decided = torch.stack([deployed.decide(each) for each in probabilities])
             votes[side].append((decided == target).sum(dim=0).numpy())
@@ -305,4 +305,4 @@ def opinions(first: Counterfactuals, explainer: Explainer) -> Opinions | None:
                 sums[side][name] = sums[side].get(name, 0.0) + float(values.double().sum())
     n = len(positions)
     means = {name: (total / n, sums["after"][name] / n) for name, total in sums["before"].items()}
-    return Opinions(len(test), np.concatenate(votes["before"]), np.concatenate(votes["after"]), means)
+    return Opinions(len(held_out), np.concatenate(votes["before"]), np.concatenate(votes["after"]), means)

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from avcg.errors import DataError
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.explainers.records import MEANING, Option, Row
+from avcg.explainers.records import MEANING, UNCHANGED, Option, Row
 from avcg.report.images import Triple, triples
-from avcg.report.page import at_least, short
+from avcg.report.page import short
 from avcg.report.svg import dumbbell
 
 SYMBOLS: Mapping[str, str] = {
@@ -24,7 +24,6 @@ SYMBOLS: Mapping[str, str] = {
     "infeasible": "⊘",
     "already_target": "=",
 }
-_UNCHANGED = ("already_target", "infeasible")
 _MAX_ROWS, _MAX_PICTURES, _MAX_OPTIONS, _MAX_CHANGES = 200, 40, 5, 12
 
 
@@ -83,7 +82,7 @@ def _index_name(answers: Counterfactuals) -> str:
 
 
 def _row(row: Row, answers: Counterfactuals, pictures: list[Triple], numbers: frozenset[str]) -> dict[str, Any]:
-    options = row.options[:1] if row.status in _UNCHANGED else row.options
+    options = row.options[:1] if row.status in UNCHANGED else row.options
     return {
         "target": short(row.target),
         "options": [
@@ -105,15 +104,15 @@ def _option(
         "why": MEANING[option.status] if option.status != "ok" else "",
         "changes": [_change(name, *pair, name in numbers) for name, pair in changes[:_MAX_CHANGES]],
         "more": max(0, len(changes) - _MAX_CHANGES),
-        "unchanged": option.status in _UNCHANGED,
+        "unchanged": option.status in UNCHANGED,
         "repeated": option.repeated,
         "picture": picture,
         "before": f"{before:.2f}",
         "after": f"{after:.2f}",
         "drawn": dumbbell(before, after, f"probability {before:.2f} before, {after:.2f} after"),
         "distance": f"{option.distance:.3g}",
-        "agreeing": None if sure is None or option.agreeing is None else f"{option.agreeing} of {sure.n}",
-        "bound": None if option.lower_bound is None else at_least(option.lower_bound),
+        "agreement": None if sure is None else option.agreement(sure.n),
+        "proof": None if sure is None else option.proof(sure.n_test, sure.confidence),
     }
 
 

@@ -50,14 +50,27 @@ class Point:
     Attributes:
         x: Horizontal coordinate.
         y: Vertical coordinate.
-        error: Half the length of the error bar of ``y``.
-        best: Whether the point is on the Pareto front.
+        lowest: Vertical coordinate that a thin line reaches down to.
     """
 
     x: float
     y: float
-    error: float
-    best: bool
+    lowest: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of points of a frontier.
+
+    Attributes:
+        kind: Class in the style sheet, and the shape of its points: circles for ``single``, squares for others.
+        points: Points in the order in which they are joined.
+        chosen: Position of the point in a ring.
+    """
+
+    kind: str
+    points: Sequence[Point]
+    chosen: int
 
 
 @dataclass(frozen=True)
@@ -201,34 +214,34 @@ def _columns(
     return _chart(width, bottom + 20, "chart" if sides else "half", words, *drawn)
 
 
-def frontier(points: Sequence[Point], chosen: int, promise: float, chosen_says: str, words: Words) -> Markup:
-    """Survival against distance, with the promise as a line and the chosen point in a ring.
+def frontier(series: Sequence[Series], promise: float, words: Words) -> Markup:
+    """Survival against distance, with the survival asked for as a dashed line and chosen points in rings.
 
     Args:
-        points: Points in the order in which they are joined.
-        chosen: Position of the chosen point.
-        promise: Survival that is promised.
-        chosen_says: Label of the chosen point.
+        series: At least one line of points, each with at least one.
+        promise: Survival that is asked for.
         words: Texts of the chart.
     """
-    lows, highs = [p.y - p.error for p in points], [min(p.y + p.error, 1.0) for p in points]
-    lowest, highest = min([promise, *lows]), max([promise, *highs])
-    xs = ticks(min(p.x for p in points), max(p.x for p in points))
+    every = [point for line in series for point in line.points]
+    lowest, highest = min(promise, *(p.lowest for p in every)), max(promise, *(p.y for p in every))
+    xs = ticks(min(p.x for p in every), max(p.x for p in every))
     ys = ticks(lowest - 0.04 * (highest - lowest), highest)  # so that the promise does not lie on the axis
-    across, up = _Axis(xs[0], xs[-1], 80.0, _WIDTH - 16), _Axis(ys[0], ys[-1], _HEIGHT + 20, 16.0)
-    drawn = _grid(xs, ys, across, up, words.across, "share of models that agree")
-    line = up(promise)
-    drawn += [_line(across.start, line, across.stop, line, "promise")]
-    drawn += [_text(across.start + 6, line - 6, f"promised: {100 * promise:.4g} %", "note", "start")]
-    coordinates = [(across(p.x), up(p.y)) for p in points]
-    drawn.append(_polyline(coordinates, "joined"))
-    for (x, y), point, low, high in zip(coordinates, points, lows, highs, strict=True):
-        drawn.append(_line(x, up(low), x, up(high), "error"))
-        drawn.append(_circle(x, y, 3.5, "best" if point.best else "other"))
-    x, y = coordinates[chosen]
-    right = x < (across.start + across.stop) * 0.6
-    drawn += [_circle(x, y, 9, "ring"), _circle(x, y, 4.5, "full")]
-    drawn.append(_text(x + (14 if right else -14), y + 22, chosen_says, "note", "start" if right else "end"))
+    across, up = _Axis(xs[0], xs[-1], 80.0, _WIDTH - 16), _Axis(ys[0], ys[-1], _HEIGHT + 20, 30.0)
+    drawn = [_text(8, 14, words.title, "head", "start")]
+    drawn += _grid(xs, ys, across, up, words.across, "share of answers accepted")
+    level = up(promise)
+    drawn.append(_line(across.start, level, across.stop, level, "promise"))
+    for line in series:
+        coordinates = [(across(p.x), up(p.y)) for p in line.points]
+        drawn.append(_polyline(coordinates, f"joined {line.kind}"))
+        mark = _circle if line.kind == "single" else _square
+        for (x, y), point in zip(coordinates, line.points, strict=True):
+            drawn += [_line(x, y, x, up(point.lowest), "error"), mark(x, y, 4, f"mark {line.kind}")]
+        drawn.append(_circle(*coordinates[line.chosen], 9, "ring"))
+    # Above the line at its right end, or below it where points are in the way.
+    crowded = any(across(p.x) > across.stop - 160 and 0 <= level - up(p.y) < 26 for p in every)
+    label = f"asked for: {100 * promise:.4g} %"
+    drawn.append(_text(across.stop - 2, level + (17 if crowded else -6), label, "note", "end"))
     return _chart(_WIDTH, _HEIGHT + 64, "chart", words, *drawn)
 
 
@@ -299,6 +312,10 @@ def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
 
 def _circle(x: float, y: float, radius: float, kind: str) -> Markup:
     return _element("circle", {"class": kind, "cx": x, "cy": y, "r": radius})
+
+
+def _square(x: float, y: float, radius: float, kind: str) -> Markup:
+    return _rect(x - radius, y - radius, 2 * radius, 2 * radius, kind)
 
 
 def _polyline(points: Sequence[tuple[float, float]], kind: str) -> Markup:

@@ -9,12 +9,16 @@ import pandas as pd
 
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
+from avcg.guarantees.conformal import SurvivalTable
+from avcg.method.calibration import Calibration, Direction
 from avcg.method.diagnostics import collapse
-from avcg.report.page import figure, percent, precise, signed
-from avcg.report.svg import Point, Words, curve, frontier, share_bar
+from avcg.report.page import figure, percent, short, signed
+from avcg.report.svg import Point, Series, Words, curve, frontier, share_bar
 
 _NO_EXPLAINER = "This section needs the explainer that gave the answers."
 _NO_GENERATOR = "Only AVCG trains a generator; these answers are by {}."
+_MAX_PANELS = 6  # target classes that are drawn
+_ALIVE = 0.0005  # rise of survival that can be seen in a tenth of a percent
 
 
 def _reason(explainer: Explainer | None) -> str:
@@ -22,44 +26,67 @@ def _reason(explainer: Explainer | None) -> str:
 
 
 def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
-    """The section on distance against survival, or why it is left out."""
+    """The section on distance against survival: a chart for each target class, or why it is left out."""
     if not isinstance(explainer, AVCG):
         return _reason(explainer)
     calibration = explainer.calibration_
-    table = calibration.frontier
-    points = [
-        Point(
-            line["distance"],
-            line["survival"],
-            calibration.standard_errors * line["error"],
-            _best(table, line["distance"], line["survival"]),
-        )
-        for line in table.to_dict("records")
+    efforts = [("single", calibration.directions), ("refined", calibration.refined)]
+    panels = [
+        _panel([(effort, directions[i]) for effort, directions in efforts if directions], calibration)
+        for i in range(min(len(calibration.directions), _MAX_PANELS))
     ]
-    chosen = int(np.abs(table.index.to_numpy(np.float64) - calibration.margin).argmin())
-    line = table.iloc[chosen]
-    says = "; ".join(f"distance {figure(p.x)}: {100 * p.y:.1f} %" for p in points)
-    words = Words("Share of models that agree, against distance", says, "mean distance")
-    label = f"chosen: {100 * line['survival']:.1f} % at {figure(line['distance'])}"
-    sentence = str(calibration)
+    made = sum(direction.verdict.made for direction in calibration.directions)
     return {
-        "chart": frontier(points, chosen, calibration.promise, label, words),
-        "sentence": sentence[0].upper() + sentence[1:],
-        "margins": len(points),
-        "rows": calibration.n_rows,
-        "models": calibration.n_hypotheses,
-        "margin": signed(calibration.margin),
-        "met": calibration.met,
-        "promise": precise(calibration.promise),
-        "best": sum(point.best for point in points),
+        "panels": panels,
+        "made": made,
+        "directions": len(calibration.directions),
+        "more": len(calibration.directions) - len(panels),
+        "models": calibration.n_models,
+        "refined": bool(calibration.refined),
     }
 
 
-def _best(table: pd.DataFrame, distance: float, survival: float) -> bool:
-    distances, survivals = table["distance"], table["survival"]
-    no_worse = (distances <= distance) & (survivals >= survival)
-    better = no_worse & ((distances < distance) | (survivals > survival))
-    return not bool(better.any())
+def _panel(efforts: list[tuple[str, Direction]], calibration: Calibration) -> dict[str, Any]:
+    """The chart of one target class, with what is promised for each effort.
+
+    Args:
+        efforts: Names of efforts with the calibration of the class.
+        calibration: The calibration of all classes.
+    """
+    target = short(efforts[0][1].target)
+    series, lines, says = [], [], []
+    for effort, direction in efforts:
+        table, statement = direction.table, direction.statement(calibration.promise, calibration.n_models)
+        kept = np.flatnonzero(table.answered)
+        chosen = direction.verdict.position
+        points = [Point(float(table.distance[k]), float(table.survival[k]), float(table.shares[k].min())) for k in kept]
+        if points:
+            series.append(Series(effort, points, int(np.abs(kept - chosen).argmin())))
+            says.append(f"{effort}: " + "; ".join(f"distance {figure(p.x)}: {100 * p.y:.1f} %" for p in points))
+        at = f"{percent(direction.survival, 1)} at a mean distance of {figure(table.distance[chosen])}"
+        lines.append(
+            {
+                "effort": effort,
+                "made": statement.made,
+                "chosen": f"Margin {signed(direction.margin)}: {at}" if points else "No answer to any row",
+                "knob": _knob(table),
+                "sentence": str(statement),
+            }
+        )
+    words = Words(f"Answers that aim at {target}", ". ".join(says), "mean distance")
+    chart = frontier(series, calibration.promise.survival, words) if series else None
+    return {"title": words.title, "chart": chart, "lines": lines}
+
+
+def _knob(table: SurvivalTable) -> str:
+    """What the margin does to survival, in words."""
+    survival = table.survival[table.answered > 0]
+    if len(survival) < 2:
+        return ""
+    low, high = percent(survival[0], 1), percent(survival.max(), 1)
+    if survival.max() - survival[0] >= _ALIVE:
+        return f"A larger margin raises survival from {low} to {high}."
+    return f"Survival is {low} at the smallest margin, and a larger one does not raise it."
 
 
 def collapse_of(explainer: Explainer | None) -> dict[str, Any] | str:

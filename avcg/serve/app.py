@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import lru_cache, partial
 from importlib.resources import files
 from typing import Any, TypeVar
 
@@ -20,9 +20,10 @@ from starlette.exceptions import HTTPException
 import avcg
 from avcg.errors import ArtifactError, DataError, SchemaError, SettingError, did_you_mean
 from avcg.explainers.records import MEANING, MOST_ANSWERS, Option, Row
+from avcg.method.query import QueryOptions
 from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
-from avcg.serve.describe import assumption, check_examples, describe
+from avcg.serve.describe import assumption, check_examples, describe, promised
 from avcg.serve.engine import Auditor, Engine
 from avcg.serve.messages import ExplainRequest, RefusedError, StoredAnswers, read
 from avcg.serve.microbatch import MicroBatcher
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 
 _JSON = "application/json"
 _THREADS = 2  # for requests that would block the event loop for too long
+_MAX_PROMISES = 64  # promises that are kept in words, one for each set of targets
 _MAX_INLINE_N = 3  # answers to a row, as many as the page shows; more take many passes of the generator
 _PAGE = {
     "index.html": "text/html; charset=utf-8",
@@ -94,11 +96,12 @@ class Service:
         public_limits = {name: value for name, value in asdict(limits).items() if name != "inline"}
         self._schema = _ENCODE(describe(engine, public_limits, examples)).encode()
         self._health = _ENCODE({"status": "ok", "version": avcg.__version__}).encode()
-        self._promise = {
+        self._about = {
             "survival": engine.survival,
             "confidence": engine.confidence,
             "assumption": assumption(engine),
         }
+        self._promised = lru_cache(_MAX_PROMISES)(self._promised_to)
         folder = files("avcg.serve") / "page"
         self._files = {name: (folder / name).read_bytes() for name in _PAGE}
 
@@ -120,18 +123,33 @@ class Service:
             "max_changes": query.max_changes,
         }
         call = partial(self.engine.answer, query.rows, query.target, n=query.n, **restrictions)
+        restricted = any(value is not None for value in restrictions.values())
         try:
             # A thread costs more than a short answer, and a long one in the event loop would delay all other requests.
             if query.n > _MAX_INLINE_N or len(query.rows) * query.n > self.limits.inline:
                 rows = await self._in_thread(call)
-            elif any(value is not None for value in restrictions.values()):
+            elif restricted:
                 rows = call()
             else:
                 rows = await self._batcher.answer(query.rows, query.target, query.n)
         except (DataError, SchemaError, SettingError) as error:
             raise RefusedError(422, str(error)) from None
         self.metrics.count_answers(len(rows), [option.status for row in rows for option in row.options])
-        return _json({"rows": [_row(row, self.engine.n_models) for row in rows], **self._promise})
+        calibrated = query.n == 1 and not restricted
+        promise = self._promised(frozenset(row.target for row in rows), calibrated, query.target is None)
+        return _json({"rows": [_row(row, self.engine) for row in rows], **promise, **self._about})
+
+    def _promised_to(self, targets: frozenset[Any], calibrated: bool, any_class: bool) -> dict[str, Any]:
+        """What is promised to the people who are answered, as values of JSON.
+
+        Args:
+            targets: Labels of the decisions that the answers aim at.
+            calibrated: Whether one answer without restrictions was asked for.
+            any_class: Whether any class other than the present one will do.
+        """
+        options = QueryOptions() if calibrated else QueryOptions(n=2)
+        statements = self.engine.statements(options, any_class=any_class)
+        return promised([statement for statement in statements if statement.target in targets])
 
     async def audit(self, request: Request) -> Response:
         """Check whether stored answers, as `Counterfactuals.to_json` writes them, hold under the deployed model."""
@@ -318,16 +336,16 @@ def _contains(values: Sequence[Any], value: Any) -> bool:
     return any(value == other and isinstance(value, bool) is isinstance(other, bool) for other in values)
 
 
-def _row(row: Row, n_models: int) -> dict[str, Any]:
+def _row(row: Row, engine: Engine) -> dict[str, Any]:
     return {
         "decision": row.decision,
         "target": row.target,
         "probability_before": row.probability_before,
-        "options": [_option(option, n_models) for option in row.options],
+        "options": [_option(option, engine) for option in row.options],
     }
 
 
-def _option(option: Option, n_models: int) -> dict[str, Any]:
+def _option(option: Option, engine: Engine) -> dict[str, Any]:
     return {
         "status": option.status,
         "meaning": MEANING[option.status],
@@ -335,8 +353,12 @@ def _option(option: Option, n_models: int) -> dict[str, Any]:
         "row": dict(option.row),
         "probability": option.probability,
         "distance": option.distance,
+        "agreement": option.agreement(engine.n_models),
+        "proof": option.proof(engine.n_test, engine.confidence),
         "agreeing": option.agreeing,
-        "n_models": n_models,
+        "n_models": engine.n_models,
+        "agreeing_test": option.agreeing_test,
+        "n_test": engine.n_test,
         "lower_bound": option.lower_bound,
         "repeated": option.repeated,
     }

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from avcg.errors import DataError
+from avcg.guarantees.statement import Statement, summary
 from avcg.schema.features import Categorical, Continuous, Feature
 from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
@@ -29,6 +30,18 @@ def assumption(engine: Engine) -> str:
         " independent draws that had no part in making the answer. It is also assumed that nothing changes but what is"
         " listed."
     )
+
+
+def promised(statements: Sequence[Statement]) -> dict[str, Any]:
+    """What is promised, in words and as values of JSON.
+
+    Args:
+        statements: One statement for each target class.
+    """
+    return {
+        "promise": " ".join(summary(statements)),
+        "statements": [statement.to_dict() for statement in statements],
+    }
 
 
 def check_examples(schema: Schema, encoding: Encoding, examples: Sequence[Example]) -> None:
@@ -58,9 +71,11 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
         "links": [list(group) for group in schema.links],
         "max_changes": None if free.max_changes is None else int(free.max_changes[0]),
         "classes": list(engine.classes),
+        **promised(engine.statements()),
         "survival": engine.survival,
         "confidence": engine.confidence,
         "n_models": engine.n_models,
+        "n_test": engine.n_test,
         "assumption": assumption(engine),
         "limits": dict(limits),
         "examples": [dict(row) for row in examples],

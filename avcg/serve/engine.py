@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from avcg.errors import ArtifactError, AvcgError, DataError, SettingError
 from avcg.explainers.records import Row
+from avcg.guarantees.statement import Statement
 from avcg.method.config import SearchConfig
+from avcg.method.query import QueryOptions
 from avcg.schema.features import Continuous, Feature, to_python
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
@@ -31,9 +33,10 @@ class Engine(Protocol):
         encoding: Encoding of rows, with the ranges of the training rows.
         feasible: Feasible set: the schema's, or a smaller one if the explainer was restricted.
         classes: Labels of the classes.
-        survival: Share of models that answers are promised to hold under.
+        survival: Share of the held-out models that must accept an answer for it to be ``ok``.
         confidence: Confidence of lower bounds.
-        n_models: Number of held-out models that certify answers; 0: answers have no certificate.
+        n_models: Number of models held back from training that certify answers; 0: answers have no certificate.
+        n_test: Number of test models among them, which prove lower bounds.
         assumption: How the next model is made, in words; None: unknown.
     """
 
@@ -44,7 +47,16 @@ class Engine(Protocol):
     survival: float
     confidence: float
     n_models: int
+    n_test: int
     assumption: str | None
+
+    def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
+        """What is promised to the people who are answered, one statement for each target class.
+
+        Args:
+            options: What is asked for; None: one answer without restrictions.
+            any_class: Whether any class other than the present one will do.
+        """
 
     def answer(
         self,
@@ -105,11 +117,16 @@ class ExplainerEngine:
         self.encoding, self.feasible = table.encoding, table.feasible
         self.schema = self.encoding.schema
         self.classes = [to_python(label) for label in explainer.classes_]
-        self.survival = explainer.survival
+        self.survival = explainer.promise_.survival
         self.confidence = SearchConfig().confidence
-        test = explainer.split_.test
-        self.n_models = 0 if test is None else len(test)
+        held_out = explainer.split_.held_out
+        self.n_models = 0 if held_out is None else len(held_out)
+        self.n_test = explainer.split_.n_test
         self.assumption = assumption
+
+    def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
+        """What is promised to the people who are answered; see `Engine.statements`."""
+        return self._explainer.statements(options, any_class=any_class)
 
     def answer(
         self,

@@ -69,6 +69,8 @@ FeatureRow = TypeAliasType("FeatureRow", Annotated[dict[str, Any], AfterValidato
 Several = Annotated[list[Item], FailFast()]
 Names = TypeAliasType("Names", Several[str])
 Share = Annotated[float, Field(ge=0, le=1)]
+Shares = TypeAliasType("Shares", Several[Share])
+Portion = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0)]
 Flag = Literal[0, 1]
 
@@ -108,6 +110,33 @@ class Change(Message):
     after: Cell
 
 
+class PromiseStatement(Message):
+    """What may be said to the people whose advice aims at one class."""
+
+    target: Cell = Field(description="Label of the class.")
+    made: bool = Field(description="Whether the promise is made.")
+    reason: Literal["", "models", "rows", "weights", "margin", "query"] = Field(
+        description="Why it is not made: too few calibration models or rows, models with unequal weights, no margin"
+        " that is enough, or a query that it was not calibrated for. Empty where it is made."
+    )
+    survival: Portion = Field(description="Share of the people that a model must accept.")
+    reliability: Portion = Field(description="Chance that the next model does.")
+    guarantee: Literal["next_model", "most_models", "expected"] = Field(description="What the chance is about.")
+    confidence: Portion = Field(description='Confidence of the guarantee "most_models".')
+    n_models: Count = Field(description="Number of calibration models.")
+    n_rows: Count = Field(description="Number of calibration rows.")
+    needed_models: Count = Field(description="Least number of calibration models that can carry the promise.")
+    needed_rows: Count = Field(description="Least number of calibration rows that can carry it.")
+    reachable: Share = Field(description="Largest survival that could be promised instead.")
+    refused_rows: Count = Field(
+        description="Number of calibration rows whose answer some model refuses at the largest margin."
+    )
+    unanswered_rows: Count = Field(
+        description="Number of calibration rows without an answer that the deployed model accepts."
+    )
+    sentence: str = Field(description="All of this in one sentence.")
+
+
 class Answer(Message):
     """One answer to one row."""
 
@@ -119,12 +148,22 @@ class Answer(Message):
         description="Probability of the target under the deployed model after the changes."
     )
     distance: float | None = Field(description="Cost of the changes, at the prices of the schema.")
-    agreeing: Count | None = Field(
-        description="Number of held-out models that decide for the target; null: there are none."
+    agreement: str | None = Field(
+        description="What the models held back from training say of the answer, in words; null: there are none, or"
+        " nothing changes."
     )
-    n_models: Count = Field(description="Number of held-out models.")
+    proof: str | None = Field(
+        description="What the test models among them prove of this answer alone, in words; null likewise."
+    )
+    agreeing: Count | None = Field(
+        description="Number of models held back from training that accept the answer; null: there are none."
+    )
+    n_models: Count = Field(description="Number of models held back from training.")
+    agreeing_test: Count | None = Field(description="Number of test models that accept it; null: none are held back.")
+    n_test: Count = Field(description="Number of test models among those held back, used for nothing else.")
     lower_bound: Share | None = Field(
-        description="Lower bound on the share of all models that agree, at `confidence`; null: no held-out models."
+        description="Lower bound on the share of all models that accept it, proven by the test models at `confidence`;"
+        " null: none are held back."
     )
     repeated: bool = Field(description="Whether it repeats an earlier answer, since no other was found.")
 
@@ -142,9 +181,11 @@ class ExplainAnswer(Message):
     """Answers to all rows, in the order of the request."""
 
     rows: list[AnsweredRow]
-    survival: Share = Field(description="Share of models that answers are promised to hold under.")
+    promise: str = Field(description="What is promised to these people, in words; empty without calibration.")
+    statements: list[PromiseStatement] = Field(description="The same for each class that answers aim at.")
+    survival: Share = Field(description="Share of the held-out models that must accept an answer for it to be ok.")
     confidence: Share = Field(description="Confidence of lower bounds.")
-    assumption: str = Field(description="The assumptions of the certificates, in words.")
+    assumption: str = Field(description="The assumptions of promise and certificates, in words.")
 
 
 class Column(Message):
@@ -184,9 +225,15 @@ class SchemaAnswer(Message):
     links: list[list[str]] = Field(description="Groups of columns that change together; the first leads.")
     max_changes: int | None = Field(description="Largest number of features that may change at once; null: any number.")
     classes: list[Cell]
+    promise: str = Field(
+        description="What is promised to people who get one answer without restrictions, in words; empty without"
+        " calibration."
+    )
+    statements: list[PromiseStatement] = Field(description="The same for each class.")
     survival: Share
     confidence: Share
     n_models: Count
+    n_test: Count
     assumption: str
     limits: RequestLimits
     examples: list[FeatureRow]
@@ -237,14 +284,15 @@ class StoredTable(BaseModel):
 class StoredCertificate(BaseModel):
     """The certificate of stored answers."""
 
-    n: int = Field(ge=1)
-    confidence: float = Field(gt=0, lt=1)
-    agreeing: Several[Count]
-    lower_bound: Several[float | None]
-    mean: Several[float | None]
-    variance: Several[float | None]
-    markov: Several[float | None]
-    cantelli: Several[float | None]
+    n: int = Field(ge=1, description="Number of models held back from training.")
+    agreeing: Several[Count] = Field(description="Number of these that accept each answer.")
+    n_test: Count = Field(description="Number of test models among them.")
+    agreeing_test: Several[Count] = Field(description="Number of test models that accept each answer.")
+    lower_bound: Several[float | None] = Field(description="What the test models prove of each answer.")
+    confidence: float = Field(gt=0, lt=1, description="Confidence of the lower bounds.")
+    false_discovery_rate: Shares | None = Field(
+        None, description="Lowest false discovery rate at which each answer is among those that keep the survival."
+    )
 
 
 class StoredAnswers(BaseModel):
@@ -253,7 +301,7 @@ class StoredAnswers(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)
 
     format: Literal["avcg.counterfactuals"]
-    version: Literal[1]
+    version: Literal[2]
     n: int = Field(ge=1)
     survival: float = Field(gt=0, lt=1)
     factuals: StoredTable
@@ -266,14 +314,15 @@ class StoredAnswers(BaseModel):
     changed: Several[Several[Flag]]
     repeated: Several[Flag]
     certificate: StoredCertificate | None
+    statements: Several[PromiseStatement]
 
     @model_validator(mode="after")
     def _complete(self) -> StoredAnswers:
         n_rows, n_answers = len(self.target), len(self.target) * self.n
         c = self.certificate
-        per_answer: list[list[Any]] = [] if c is None else [
-            c.agreeing, c.lower_bound, c.mean, c.variance, c.markov, c.cantelli
-        ]  # fmt: skip
+        per_answer: list[list[Any]] = [] if c is None else [c.agreeing, c.agreeing_test, c.lower_bound]
+        if c is not None and c.false_discovery_rate is not None:
+            per_answer.append(c.false_discovery_rate)
         per_answer += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
         complete = len(self.factuals) == n_rows == len(self.probability_before) and len(self.answers) == n_answers
         if not complete or any(len(values) != n_answers for values in per_answer):

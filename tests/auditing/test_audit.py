@@ -25,7 +25,7 @@ from avcg import (
     toys,
 )
 from avcg.baselines.nearest import NearestUnlike
-from avcg.errors import SettingError
+from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Stacked
 
 
@@ -108,7 +108,7 @@ class TestVerdicts:
         p = second.predict_proba(delivered.frame)
         rival = np.maximum(p[:, 0], p[:, 2])
         np.testing.assert_allclose(result["margin"], (p[:, 1] - rival) / 2)
-        with pytest.raises(SettingError, match=r"is for two classes\. This model has 3"):
+        with pytest.raises(SettingError, match=r"needs a model with two classes\. This model has 3"):
             audit(delivered, second, threshold=0.4)
 
     def test_a_model_that_reads_fewer_columns_or_another_order(self, delivered):
@@ -134,14 +134,20 @@ class TestVerdicts:
             pd.testing.assert_frame_equal(audit(place, autumn_model()).frame.iloc[:, :9], found.frame.iloc[:, :9])
 
     @pytest.mark.parametrize(("least", "holds"), [(0.0, 7), (0.1, 6), (0.3, 2), (0.6, 1), (1.0, 0)])
-    def test_a_file_of_the_first_version_is_read_for_good(self, least, holds):
-        assert json.loads(STORED.read_text())["version"] == 1
+    def test_a_file_of_this_version_is_read_for_good(self, least, holds):
+        assert json.loads(STORED.read_text())["version"] == 2
         rule = BlackBox(lambda rows: (SPRING.points(rows) >= least).astype(float), SPRING.X)
         result = audit(STORED, rule)
         total = result.summary()
         assert (total["told"], total["holds"], total["lost"]) == (7, holds, 7 - holds)
         assert (result.frame["verdict"] == "no_answer").sum() == 9
         assert result.frame.index[0] == "person-00"
+
+    def test_a_file_of_an_older_version_is_refused(self, tmp_path):
+        path = tmp_path / "answers.json"
+        path.write_text(json.dumps(json.loads(STORED.read_text()) | {"version": 1}))
+        with pytest.raises(DataError, match=r"have format version 1, and this avcg reads version 2\. Make them again"):
+            audit(path, autumn_model())
 
 
 class TestTotals:

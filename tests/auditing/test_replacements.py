@@ -10,7 +10,7 @@ import pytest
 from advice import AUTUMN, SCHEMA, SPRING, autumn_model, denied, recount, spring_model, weekly_models
 from strategies import complaints
 
-from avcg import BlackBox, Classifier, PointMass, Schema, audit, from_sklearn
+from avcg import BlackBox, Classifier, PointMass, Schema, audit, from_models, from_sklearn
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.errors import DataError, SettingError
 
@@ -55,6 +55,19 @@ class TestReplacements:
         some = frame["replacement"][mean[result.frame["verdict"] == "lost"] >= 0.5]
         assert len(some)
         assert some.mean() > 0.8
+
+    def test_the_share_that_must_agree_is_that_of_the_answers(self, delivered, recourse):
+        """Not that of the method that replaces them."""
+        assert recourse.promise_.survival == 0.7
+        result = audit(replace(delivered, survival=0.95), weekly_models(), recourse=recourse)
+        frame = self.check(result, list(weekly_models().values()), 0.95)
+        assert frame["replacement"].mean() > 0.8
+
+    def test_a_method_under_other_models_promises_and_certifies_nothing(self, recourse):
+        judged = recourse.judged_by(from_models([autumn_model()], SPRING.X, space=recourse.space_))
+        told = judged.generate(denied().head(3), target=1)
+        assert (told.certificate, told.statements, told.promise) == (None, (), "")
+        assert recourse.generate(denied().head(3), target=1).promise.startswith("No promise for the target 1 that")
 
     def test_several_answers_to_a_row_are_replaced_one_by_one(self, recourse):
         two = recourse.generate(denied().head(12), target=1, n=2)

@@ -136,14 +136,17 @@ class TestKeeping:
         assert figures["distance"] == pytest.approx(answers.distance[delivered].mean())
         assert figures["changes"] == pytest.approx(answers.changed[delivered].sum(axis=1).mean())
         assert figures["changes"] <= 2
-        assert figures["n_models"] == answers.certificate.n == 1
+        assert figures["n_models"] == answers.certificate.n == 2
+        assert figures["promise"] == str(explainer.calibration_)
+        assert figures["statements"] == [statement.to_dict() for statement in explainer.statements()]
 
     def test_people_are_told_the_same(self, folder, fitted):
         noted = about(folder / "kept")
         figures = noted["held_out"]
         for words in (
             "300 rows of", "in steps of 0.1", "Measured on 60 rows", f"{figures['accuracy']:.0%}", "violations",
-            figures["calibration"][:20], noted["assumption"], "avcg explain",
+            figures["promise"], "mean share of the 2 models held back from training", noted["assumption"],
+            "avcg explain",
         ):  # fmt: skip
             assert words in fitted.out
 
@@ -238,7 +241,7 @@ class TestOtherModels:
         assert "cannot be retrained here" in figures["assumption"]
         assert "4 plausible models" in figures["assumption"]
         assert about(folder / "one")["assumption"] == figures["assumption"]
-        assert figures["n_models"] == len(explainer.split_.test) == 1
+        assert figures["n_models"] == len(explainer.split_.held_out) == 2
         table = config(folder / "data.csv")
         box = avcg.BlackBox(paths[0], table.X, classes=["no", "yes"])
         assert (explainer.decide(table.held_out) == box.predict(table.held_out)).all()
@@ -335,6 +338,11 @@ class TestMistakes:
             ("good.csv", ["--between", "income:90:10"], "is crossed"),
             ("good.csv", ["--between", "housing:1:2"], "between is for numbers"),
             ("good.csv", ["--survival", "1.5"], "--survival must be in (0, 1). Got 1.5"),
+            ("good.csv", ["--reliability", "1"], "--reliability must be in (0, 1). Got 1.0 instead"),
+            ("good.csv", ["--guarantee", "always"], "--guarantee must be one of 'next_model', 'most_models', 'expected'. Got 'always'"),  # noqa: E501
+            ("good.csv", ["--guarantee", "most_models", "--confidence", "0"], "--confidence must be in (0, 1)"),
+            ("good.csv", ["--confidence", "0.8"], "--confidence is for --guarantee most_models. Got next_model: leave"),
+            ("good.csv", ["--guarantee", "expected", "--reliability", "0.8"], "expected has no --reliability, only"),
             ("good.csv", ["--threshold", "0"], "--threshold must be in (0, 1)"),
             ("good.csv", ["--resampling", "magic"], "--resampling must be one of 'seed', 'bootstrap', 'subsample'"),
             ("good.csv", ["--model", "none.onnx"], "There is no file 'none.onnx' for --model"),

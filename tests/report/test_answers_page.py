@@ -5,7 +5,6 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from answer_pages import LOANS, Page
@@ -13,15 +12,15 @@ from scipy.stats import binomtest
 
 from avcg import AVCG, BlackBox, PointMass
 from avcg.baselines.nearest import NearestUnlike
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, PromiseWarning, SettingError
 from avcg.explainers.records import MEANING
 from avcg.guarantees.certificate import Certificate
-from avcg.method.calibration import Calibration
+from avcg.guarantees.statement import agreement, proof
 from avcg.method.config import DiagnosticsConfig
 from avcg.method.diagnostics import collapse
 from avcg.method.distillation import Distillation, Fidelity
 from avcg.report.answers_page import render
-from avcg.report.page import at_least, figure, percent, short
+from avcg.report.page import figure, percent, short
 from avcg.report.population import by_group, delivered, opinions
 
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
@@ -135,7 +134,7 @@ class TestNumbers:
                 assert (
                     shown == f"{percent(count / of)} {count} of {of}; {100 * exact.low:.0f} to {100 * exact.high:.0f} %"
                 )
-            assert agree == percent(answers.certificate.agreeing[served].mean() / 4, 1)
+            assert agree == percent(answers.certificate.agreeing[served].mean() / 9, 1)
             low, middle, high = np.quantile(answers.distance[served], [0.25, 0.5, 0.75])
             assert distance == f"{figure(middle)} {figure(low)} to {figure(high)}"
             assert columns == f"{answers.changed[served].sum() / n:.1f}"
@@ -154,22 +153,50 @@ class TestNumbers:
     def test_how_sure(self, page, answers):
         some, sure = good(answers), answers.certificate
         for agreeing, count in Counter(sure.agreeing[some].tolist()).items():
-            exact = binomtest(agreeing, sure.n, alternative="greater").proportion_ci(0.95, "exact").low
-            bound, people = page.lines("sure")[f"{agreeing} of {sure.n}"]
-            assert bound == f"{int(100 * exact + 1e-6)} %"
+            (people,) = page.lines("sure")[agreement(agreeing, sure.n)]
             assert people == f"{count} ({percent(count / some.sum())})"
+        assert "Every answer was judged by 9 models held back from training." in page.text("sure")
+        assert "An answer is ok if at least 90 % of these models accept it." in page.text("sure")
         assert Certificate.ASSUMPTION in page.text("sure")
-        assert "29 models would be needed, and all would have to agree" in page.text("sure")
-        assert 0.05 ** (1 / 29) >= 0.9 > 0.05 ** (1 / 28)
+
+    def test_what_is_proven_is_for_who_opens_it(self, page, answers, recourse):
+        """Exact bounds and the rate of false discoveries, counted again, inside an element that is closed."""
+        some, sure = good(answers), answers.certificate
+        rates = sure.take(np.flatnonzero(some)).false_discovery_rate(0.9)
+        for agreeing, count in Counter(sure.agreeing_test[some].tolist()).items():
+            exact = binomtest(agreeing, sure.n_test, alternative="greater").proportion_ci(0.95, "exact").low
+            bound, rate, people = page.lines("sure")[f"{agreeing} of 2"]
+            assert (bound, people) == (f"{int(100 * exact + 1e-6)} %", str(count))
+            assert rate == f"{rates[sure.agreeing_test[some] == agreeing][0]:.3f}"
+        text = render(answers, recourse)
+        closed = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+        assert "Alone they prove" in text
+        assert "Clopper and Pearson, 95 %" not in closed
+        for words in ("Alone they prove", "false discovery", "at least 22 %", Certificate.ASSUMPTION):
+            assert words not in closed
+        assert "the same 2 test models judge every answer, so more answers prove no more" in page.text("sure")
+        assert "markov" not in text.lower()
+        assert "cantelli" not in text.lower()
+
+    def test_the_promise_is_on_top_in_its_own_words(self, page, answers, recourse):
+        assert answers.promise.startswith("No promise for the target 1 that a retrained model accepts 90 of 100 people")
+        assert answers.promise in page.text()
+        with pytest.warns(PromiseWarning, match="No promise for the target 0"):
+            promising = recourse.calibrate(survival=0.5, reliability=0.8)
+        some = promising.generate(LOANS.X.head(20), target=1)
+        assert some.promise.startswith("At most a 1 in 5 chance")
+        assert some.promise in Page.of(render(some, promising)).text()
+        several = promising.generate(LOANS.X.head(20), target=1, n=2)
+        assert "it was calibrated for single answers" in Page.of(render(several, promising)).text()
 
     def test_what_is_known_of_the_models_is_the_assumption(self, page, answers, recourse):
-        assert "the next model is made like these 4" in page.text("sure")
+        assert "the next model is made like these 9" in page.text("sure")
         noted = Page.of(render(answers, recourse, assumption="Next year's <model> is like this year's.")).text("sure")
         assert "The assumption: Next year's <model> is like this year's. A model of another kind" in noted
         assert "made like these" not in noted
 
     def test_opinions(self, page, answers, recourse):
-        some, fresh = good(answers), recourse.split_.test
+        some, fresh = good(answers), recourse.split_.held_out
         votes = {}
         for side, frame in (("before", answers.factuals[some]), ("after", answers.frame[some])):
             with torch.no_grad():
@@ -187,7 +214,7 @@ class TestNumbers:
             widest = "Difference of the highest and lowest probability, on average"
             assert float(lines[widest][place]) == pytest.approx(spread.mean(), abs=1e-3)
         np.testing.assert_array_equal(votes["after"], answers.certificate.agreeing[some])
-        for k, label in enumerate(["0 of 4", "1", "2", "3", "4 of 4"]):
+        for k, label in enumerate(["0 of 9", *map(str, range(1, 9)), "9 of 9"]):
             counts = [int((votes[side] == k).sum()) for side in ("before", "after")]
             assert f"{label}: {counts[0]} before, {counts[1]} after" in page.text("opinions")
 
@@ -197,25 +224,45 @@ class TestNumbers:
         strict = replace_attribute(recourse, "deployed_", DeployedModel(recourse.deployed_.predictors, 0.8))
         found, some = opinions(answers, strict), good(answers)
         with torch.no_grad():
-            said = recourse.split_.test.log_probs(recourse.space_.encode(answers.frame[some])).exp()[..., 1]
+            said = recourse.split_.held_out.log_probs(recourse.space_.encode(answers.frame[some])).exp()[..., 1]
         np.testing.assert_array_equal(found.after, (said >= 0.8).sum(dim=0).numpy())
         assert found.after.sum() < opinions(answers, recourse).after.sum()
 
     def test_frontier(self, page, recourse):
+        """A chart for each target, with a line for each effort, a chosen margin, and what is promised."""
         found, words = recourse.calibration_, page.text("frontier")
-        assert "promised: 90 %" in words
-        assert len(found.frontier) == 25
-        best = found.frontier.loc[found.margin]
-        assert f"chosen: {100 * best['survival']:.1f} % at {best['distance']:.3g}" in words
-        for one in found.frontier.to_dict("records"):
-            assert f"distance {figure(one['distance'])}: {100 * one['survival']:.1f} %" in words
-        assert ("is met" in words) == found.met
+        assert words.count("asked for: 90 %") == 2
+        assert "A promise is made for none of 2 targets." in words
+        for (effort, target), lines in found.frontier.groupby(level=["effort", "target"], sort=False):
+            assert f"Answers that aim at {target}" in words
+            direction = found.of_effort(refined=effort == "refined")[target]
+            for line in lines[lines["answered"] > 0].to_dict("records"):
+                assert f"distance {figure(line['distance'])}: {100 * line['survival']:.1f} %" in words
+            chosen = lines.loc[effort, target, direction.margin]
+            at = f"{percent(chosen['survival'], 1)} at a mean distance of {figure(chosen['distance'])}."
+            assert f"{effort}, no promise {direction.statement(found.promise, found.n_models)} Margin" in words
+            assert at in words
+        drawn = Counter(value for tag, name, value in page.attributes if name == "class")
+        for effort, directions in (("single", found.directions), ("refined", found.refined)):
+            assert drawn[f"mark {effort}"] == sum(int((each.table.answered > 0).sum()) for each in directions)
+            assert drawn[f"joined {effort}"] == 2
+        assert drawn["ring"] == 4
+        marks = {(tag, value) for tag, name, value in page.attributes if str(value).startswith("mark")}
+        assert marks == {("circle", "mark single"), ("rect", "mark refined")}  # told apart without colours
 
-    def test_full_points_are_not_beaten(self, page, recourse):
-        table = recourse.calibration_.frontier
-        points = list(zip(table["distance"], table["survival"], strict=True))
-        unbeaten = sum(not any(d <= x and s >= y and (d, s) != (x, y) for d, s in points) for x, y in points)
-        assert page.attributes.count(("circle", "class", "best")) == unbeaten
+    def test_a_knob_that_does_nothing_is_called_so(self, answers, recourse):
+        calibration = recourse.calibration_
+        words = Page.of(render(answers, recourse)).text("frontier")
+        for direction in (*calibration.directions, *calibration.refined):
+            survival = direction.table.survival[direction.table.answered > 0]
+            rises = survival.max() - survival[0] >= 0.0005
+            low, high = percent(survival[0], 1), percent(survival.max(), 1)
+            assert (f"raises survival from {low} to {high}" if rises else f"Survival is {low} at the smallest") in words
+        table = calibration.directions[0].table
+        flat = replace(table, accepted=np.full_like(table.accepted, 3), answered=np.full_like(table.answered, 4))
+        dead = replace(calibration, directions=(replace(calibration.directions[0], table=flat),), refined=())
+        words = Page.of(render(answers, replace_attribute(recourse, "calibration_", dead))).text("frontier")
+        assert "Survival is 75.0 % at the smallest margin, and a larger one does not raise it." in words
 
     def test_collapse(self, page, recourse):
         seen = recourse.diagnostics_
@@ -243,8 +290,10 @@ class TestNumbers:
                     assert f"{name}: {short(old)} → {short(new)}" in what
             assert what.count("→") == answers.changed[place].sum()
             assert probability == f"{before} → {answers.probability[place]:.2f}"
-            agreeing, bound = answers.certificate.agreeing[place], answers.certificate.lower_bound[place]
-            assert sure == f"{agreeing} of 4: at least {at_least(bound)}"
+            certificate = answers.certificate
+            votes, tested = int(certificate.agreeing[place]), int(certificate.agreeing_test[place])
+            bound = proof(tested, 2, float(certificate.lower_bound[place]), 0.95)
+            assert sure == f"{agreement(votes, 9)}exact bound{bound}"
             assert float(distance) == pytest.approx(answers.distance[place], rel=5e-3)
 
 
@@ -281,10 +330,10 @@ class TestSections:
         rule = BlackBox(lambda rows: (rows["income"] > 50) * 1.0, LOANS.X)
         alone = NearestUnlike(PointMass(rule)).fit(LOANS.X)
         page = Page.of(render(alone.generate(LOANS.X.head(30), target=1), alone, by="owns"))
-        assert page.text("rests").count("There are no held-out models.") == 2
+        assert page.text("rests").count("No models are held back from training.") == 2
         assert {"sure", "opinions"}.isdisjoint(page.tables)
         assert len(page.tables["groups"][0]) == 6
-        assert "held-out models agree with" not in page.text()
+        assert "held back from training accept" not in page.text().replace(MEANING["ok"], "")
 
     def test_students(self, answers, recourse):
         looks = [Fidelity("training", 0.908, 0.0621, 14), Fidelity("answers", 0.9996, 0.0114, 4000)]
@@ -306,16 +355,26 @@ class TestSections:
         assert says in page.text("collapse")
         assert (collapse(seen, DiagnosticsConfig()) is None) == (share > 0.1)
 
-    def test_a_promise_that_is_not_kept(self, answers, recourse):
-        found = recourse.calibration_
-        table = pd.DataFrame(
-            [{"survival": 0.5, "error": 0.1, "validity": 1.0, "distance": 2.0, "changes": 1.0}],
-            index=pd.Index([0.25], name="margin"),
+    def test_promises_by_target_and_why_there_is_none(self, answers, recourse):
+        """Made for one target and not for the other, since no answer to any calibration row reaches that one."""
+        with pytest.warns(PromiseWarning, match="No promise for the target 0"):
+            calibration = recourse.calibrate(survival=0.5, reliability=0.8).calibration_
+        first, second = calibration.directions
+        table = first.table
+        nobody = replace(
+            table, **{name: np.zeros_like(getattr(table, name)) for name in ("answered", "accepted", "ever_refused")}
         )
-        broken = Calibration(0.25, 0.999, False, 0.5, table, found.n_rows, found.n_hypotheses, found.standard_errors)
-        words = Page.of(render(answers, replace_attribute(recourse, "calibration_", broken))).text("frontier")
-        assert "The promise of 99.9 % could not be met" in words
-        assert "the one that comes closest" in words
+        mixed = replace(calibration, directions=(replace(first, table=nobody), second), refined=())
+        mixed = mixed.with_promise(mixed.promise)
+        assert str(mixed).startswith("No promise for the target 0 that")
+        assert "For the target 1: at most a 1 in 5 chance that" in str(mixed)
+        page = Page.of(render(answers, replace_attribute(recourse, "calibration_", mixed)))
+        words = page.text("frontier")
+        assert "A promise is made for 1 of 2 targets." in words
+        assert f"single, promised {second.statement(mixed.promise, 7)} Margin" in words
+        assert "single, no promise No promise for the target 0 that" in words
+        assert "No answer to any row." in words
+        assert Counter(page.tags)["desc"] == 6 + 1
 
 
 class TestGroups:

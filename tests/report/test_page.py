@@ -24,7 +24,7 @@ class TestPage:
         assert page.tags.count("svg") == sum(one == ("svg", "role", "img") for one in page.attributes)
         assert page.tags.count("title") == page.tags.count("svg") + 1
         charts = sum(one[:2] == ("svg", "class") and one[2] in ("chart", "half", "small") for one in page.attributes)
-        assert page.tags.count("desc") == charts == 7
+        assert page.tags.count("desc") == charts == 8
         heads = sum(tag == "th" for tag in page.tags)
         assert heads == sum(one[:2] == ("th", "scope") for one in page.attributes)
         levels = [int(tag[1]) for tag in page.tags if re.fullmatch(r"h\d", tag)]

@@ -60,7 +60,7 @@ class TestRows:
         for status, meaning in MEANING.items():
             assert f"24 {status.replace('_', ' ')} {meaning}" in page.text()
         assert "For 48 people no change that flips the decision was found." in page.text("without")
-        assert "24 more have a change that too few models agree with." in page.text("without")
+        assert "24 more have a change that too few models accept." in page.text("without")
         for status in ("infeasible", "already_target"):
             assert page.text("people").count(MEANING[status]) == 24
         assert "Only where the status is infeasible is it certain" in page.text("without")

@@ -5,7 +5,7 @@ import warnings
 
 import pandas as pd
 import pytest
-from served import NOTED, TOY, Odd, denied, explain, recourse, request, to_json
+from served import NOTED, TOY, Odd, denied, explain, promised_by, recourse, request, to_json
 
 from avcg import AVCG, BlackBox, Classifier, FiniteSet, PointMass, Recipe, Schema, TabularSpace, load, retrains
 from avcg.baselines.nearest import NearestUnlike
@@ -43,10 +43,16 @@ class TestAnswers:
                 changes = {name: (one["before"], one["after"]) for name, one in option["changes"].items()}
                 assert changes == wanted.changes
                 assert option["row"] == wanted.row
-                for name in ("status", "probability", "distance", "agreeing", "lower_bound", "repeated"):
+                for name in ("status", "probability", "distance", "agreeing", "agreeing_test", "lower_bound"):
                     assert option[name] == pytest.approx(getattr(wanted, name)), name
+                assert option["repeated"] == wanted.repeated
                 assert option["meaning"] == MEANING[wanted.status]
                 assert option["n_models"] == expected.certificate.n
+                assert option["n_test"] == expected.certificate.n_test
+                assert option["agreement"] == wanted.agreement(expected.certificate.n)
+                assert option["proof"] == wanted.proof(expected.certificate.n_test, 0.95)
+        assert found.json()["promise"] == expected.promise
+        assert found.json()["statements"] == [statement.to_dict() for statement in expected.statements]
 
     def test_what_is_asked_is_heeded(self, app, row):
         free = explain(app, rows=[row], target=1).json()["rows"][0]["options"][0]
@@ -59,10 +65,38 @@ class TestAnswers:
 
     def test_they_say_what_they_rest_on(self, app, row):
         found = explain(app, rows=[row]).json()
-        assert found["survival"] == 0.99
+        assert found["survival"] == 0.95
         assert found["confidence"] == 0.95
         assert "independent draws" in found["assumption"]
         assert "The next model is made like the held-out models" in found["assumption"]
+
+    def test_they_say_in_the_same_words_what_is_promised(self, app, row, folders):
+        """Of so few models there is no promise, and of a restricted query there is another reason for none."""
+        sentence = "No promise for the target 1 that a retrained model accepts 95 of 100 people: a reliability of 0.9"
+        for one in (app, *(create_app(open_engine(folders / kind)[0]) for kind in ("plain", "graphs"))):
+            found, described = explain(one, rows=[row]).json(), request(one, "GET", "/schema").json()
+            assert found["promise"].startswith(sentence)
+            assert [entry["sentence"] for entry in found["statements"]] == [found["promise"]]
+            assert found["promise"] in described["promise"]
+            assert [entry["target"] for entry in described["statements"]] == [0, 1]
+            assert (described["n_models"], described["n_test"]) == (4, 1)
+            assert found["rows"][0]["options"][0]["agreement"].endswith("4 models held back from training")
+            assert found["rows"][0]["options"][0]["proof"].startswith(("1 of 1 test model,", "0 of 1 test model,"))
+
+    def test_a_promise_is_made_only_for_what_it_was_calibrated_by(self, engine, row):
+        class Promising(Odd):
+            def __init__(self):
+                super().__init__(engine, engine.answer)
+                self.statements = promised_by(engine)
+
+        app = create_app(Promising())
+        made = "At most a 1 in 10 chance that the next retrained model accepts fewer than 95 of 100 people"
+        assert explain(app, rows=[row]).json()["promise"].startswith(made)
+        assert request(app, "GET", "/schema").json()["promise"].startswith(made)
+        for restriction in ({"n": 2}, {"vary": ["income"]}, {"min_prob": 0.9}, {"max_changes": 1}):
+            found = explain(app, rows=[row], **restriction).json()
+            assert "it was calibrated for single answers to queries without restrictions" in found["promise"]
+            assert [entry["reason"] for entry in found["statements"]] == ["query"]
 
     def test_what_was_noted_of_the_models_is_said(self, folders, row):
         for kind in ("plain", "graphs"):
@@ -109,7 +143,8 @@ class TestAnswers:
         assert first["row"]["hours"] > 40
         assert first["row"]["job"] is None
         assert second["row"] == {"hours": second["changes"]["hours"]["after"], "job": "nurse"}
-        assert first["agreeing"] is first["lower_bound"] is None
+        assert first["agreeing"] is first["lower_bound"] is first["agreement"] is first["proof"] is None
+        assert (found.json()["promise"], found.json()["statements"]) == ("", [])
         assert "they are about today's model alone" in found.json()["assumption"]
 
     def test_a_number_that_is_none_is_null(self, engine, row):

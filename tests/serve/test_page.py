@@ -5,7 +5,7 @@ import shutil
 from itertools import pairwise
 
 import pytest
-from served import denied, recourse, serve, to_json
+from served import Odd, denied, promised_by, recourse, serve, to_json
 
 from avcg import BlackBox, PointMass, Schema
 from avcg.baselines.nearest import NearestUnlike
@@ -61,6 +61,16 @@ def engine():
 @pytest.fixture(scope="module")
 def address(engine):
     found, stop = serve(create_app(engine, examples=to_json(denied().head(4))))
+    yield found
+    stop()
+
+
+@pytest.fixture(scope="module")
+def promising(engine):
+    """As if there were models enough for the promise."""
+    one = Odd(engine, engine.answer)
+    one.statements = promised_by(engine)
+    found, stop = serve(create_app(one, examples=to_json(denied().head(4))))
     yield found
     stop()
 
@@ -145,11 +155,38 @@ class TestPage:
             expect(item).to_contain_text("becomes")
             if isinstance(change["after"], str):
                 expect(item).to_contain_text(change["after"])
-        expect(first).to_contain_text(f"{best['agreeing']} of {best['n_models']} other models agree")
-        expect(first).to_contain_text(f"at least {round(100 * best['lower_bound'])} %")
-        expect(first).to_contain_text("with 95 % confidence")
-        first.locator("summary").click()
-        expect(first.locator("details")).to_contain_text("independent draws")
+        sure = first.locator(".sure")
+        expect(sure).to_have_text(best["agreement"][0].upper() + best["agreement"][1:] + ".")
+        details = first.locator("details")
+        expect(details.get_by_text(best["proof"])).to_be_hidden()  # a bound beside ok would seem to contradict it
+        details.locator("summary").click()
+        expect(details.get_by_text(best["proof"])).to_be_visible()
+        expect(details).to_contain_text("independent draws")
+
+    def test_without_a_promise_it_answers_and_says_so(self, opened, address):
+        page = opened(address)
+        expect(page.locator("#promise")).to_contain_text(
+            "No promise for the target 1 that a retrained model accepts 95 of 100 people: a reliability of 0.9 needs 9"
+            " models held back for calibration, and there are 3."
+        )
+        expect(page.locator(".route").first).to_be_visible()
+
+    def test_the_promise_is_that_of_the_single_answer_which_comes_first(self, opened, promising):
+        page = opened(promising)
+        made, none = "At most a 1 in 10 chance that the next retrained model", "it was calibrated for single answers"
+        single = recourse().generate(denied().head(1))
+        shown = page.locator(".route").first.locator(".changes li")
+        assert {item.get_attribute("data-column") for item in shown.all()} == set(next(iter(single)).changes)
+        several = page.locator(".route").count() > 1
+        expect(page.locator("#promise")).to_have_text(re.compile(f"^{'Route 1: ' * several}{made}"))
+        if several:
+            expect(page.locator("#aside")).to_have_text(re.compile(f"^Routes? 2.*{none}"))
+        page.locator(".route").first.get_by_role("button", name="Copy as a sentence").click()
+        if page.locator(".route").first.get_attribute("data-status") == "ok":
+            expect(page.locator(".letter").first).to_contain_text(made)
+        after(page, lock(page, "income").click)
+        expect(page.locator("#promise")).to_contain_text(none)
+        expect(page.locator("#promise")).not_to_contain_text(made)
 
     def test_another_row_is_another_answer(self, opened, address):
         page = opened(address)
@@ -266,10 +303,8 @@ class TestPage:
         sentence = page.evaluate("navigator.clipboard.readText()")
         assert sentence.startswith("If your ")
         best = row["options"][0]
-        sure = f"{best['agreeing']} of {best['n_models']} other models decide the same"
-        assert (
-            f"the decision would be 1 instead of 0. {sure}, on this assumption: {NOTED} The held-out models" in sentence
-        )
+        assert f"the decision would be 1 instead of 0. This change is {best['agreement']}. No promise for" in sentence
+        assert f"Assumption: {NOTED} The held-out models" in sentence
         for name in best["changes"]:
             assert f"your {name} were " in sentence
         assert sentence.count(" instead of ") == len(best["changes"]) + 1
@@ -298,7 +333,12 @@ class TestPage:
         page = opened(address)
         page.evaluate("AbortController.prototype.abort = () => {}")  # so that the older one does arrive
         held = []
-        page.route("**/explain", lambda route: held.append(route))
+
+        def hold(route):
+            """Hold what is asked for first; further routes are asked for after its answer."""
+            held.append(route) if route.request.post_data_json["n"] == 1 else route.continue_()
+
+        page.route("**/explain", hold)
         income = page.get_by_label("Income, value")
         for many, amount in enumerate(("20", "90"), 1):
             income.fill(amount)

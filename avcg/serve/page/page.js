@@ -12,10 +12,10 @@ const at = (id) => document.getElementById(id);
 const state = { about: null, columns: new Map(), row: {}, locked: new Set(), spans: new Map(), barred: new Map(), asked: 0 };
 
 const STATUS = {
-  ok: { mark: "✓", tone: "good", title: "Flips the decision, and other models agree" },
+  ok: { mark: "✓", tone: "good", title: "Flips the decision, and other models accept it" },
   not_robust: {
     mark: "!", tone: "warn", title: "Flips it today, but may not last",
-    words: "Too few of the held-out models agree: after the model is retrained, this may no longer be enough.",
+    words: "Too few of the models held back from training accept it: after the model is retrained, it may no longer be enough.",
   },
   not_valid: {
     mark: "✕", tone: "warn", title: "Not enough",
@@ -74,12 +74,13 @@ function letter(row, option, result) {
     return `your ${plainName(column.name)} were ${words(column, after)} instead of ${words(column, before)}`;
   });
   const sentence = `If ${listed(parts)}, the decision would be ${row.target} instead of ${row.decision}.`;
-  // Later models are mentioned only if other models agree, and together with the assumption behind that.
-  if (option.status !== "ok" || !option.n_models) {
-    return `${sentence} This is about today's model; a later one may decide otherwise.`;
+  const votes = option.agreement === null ? "" : ` This change is ${option.agreement}.`;
+  // Later models are mentioned only if other models accept the change, and together with the assumption behind that.
+  if (option.status !== "ok" || option.agreement === null) {
+    return `${sentence}${votes} This is about today's model; a later one may decide otherwise.`;
   }
-  const agree = `${option.agreeing} of ${option.n_models} other models decide the same`;
-  return `${sentence} ${agree}, on this assumption: ${result.assumption}`;
+  const promise = result.promise ? ` ${result.promise}` : "";
+  return `${sentence}${votes}${promise} Assumption: ${result.assumption}`;
 }
 
 /* ---- Making elements ---- */
@@ -396,9 +397,10 @@ function later() {
   timer = setTimeout(ask, WAIT);
 }
 
+// The promise is about single answers. They are asked for first, and further routes after them.
 function request() {
   const { about } = state;
-  const body = { rows: [state.row], n: Math.min(ROUTES, about.limits.answers) };
+  const body = { rows: [state.row], n: 1 };
   if (at("target").value !== "") body.target = about.classes[Number(at("target").value)];
   if (at("most").value !== "") body.max_changes = Number(at("most").value);
   const none = [...state.barred].filter(([, kept]) => kept.length === 0).map(([name]) => name);
@@ -417,10 +419,14 @@ async function ask() {
   underWay = new AbortController();
   at("routes").setAttribute("aria-busy", "true");
   try {
-    const result = await call("explain", request(), underWay.signal);
+    const body = request();
+    const first = await call("explain", body, underWay.signal);
+    const n = Math.min(ROUTES, state.about.limits.answers);
+    const asksForMore = order === state.asked && n > 1 && !UNCHANGED.includes(first.rows[0].options[0].status);
+    const more = asksForMore ? await call("explain", { ...body, n }, underWay.signal) : null;
     if (order !== state.asked) return; // a newer request was sent meanwhile
     at("problem").hidden = true;
-    show(result);
+    show(first, more);
   } catch (error) {
     if (order !== state.asked || error.name === "AbortError") return;
     if (error.status === 401) return enter();
@@ -432,29 +438,36 @@ async function ask() {
 
 /* ---- The answer ---- */
 
-function show(result) {
-  const row = result.rows[0];
-  const options = row.options.filter((option, index) => index === 0 || !option.repeated);
-  const answers = UNCHANGED.includes(options[0].status) ? options.slice(0, 1) : options;
+// The single answer is the first route. Further routes are those answers that differ from it.
+function show(first, more) {
+  const row = first.rows[0];
+  const others = (more?.rows[0].options ?? []).filter((option) => !option.repeated && !same(option, row.options[0]));
+  const answers = [row.options[0], ...others.slice(0, ROUTES - 1)];
   at("decision").textContent = String(row.decision);
   const before = row.probability_before;
   const sentence = `The model now gives ${row.target} a probability of ${percent(before)}.`;
   at("before").textContent = before === null ? "" : sentence;
   at("before-bar").style.width = `${100 * (before ?? 0)}%`;
   const focus = document.activeElement?.dataset?.action;
-  at("routes").replaceChildren(...answers.map((option, index) => route(row, option, index, result)));
+  at("routes").replaceChildren(...answers.map((option, index) => route(row, option, index, index ? more : first)));
   // Redrawing removes the focused button: put the focus on the new one, or else on the answer.
   if (focus && document.activeElement === document.body) {
     (document.querySelector(`[data-action="${CSS.escape(focus)}"]`) ?? at("answer")).focus();
   }
   const fewer = answers.length < Math.min(ROUTES, state.about.limits.answers) && answers[0].status === "ok";
-  at("aside").textContent = fewer ? "No other route was found." : "";
+  const differs = answers.length > 1 && more.promise !== first.promise;
+  const promise = UNCHANGED.includes(answers[0].status) ? "" : first.promise;
+  at("promise").textContent = differs ? `Route 1: ${promise}` : promise;
+  const further = differs ? `${answers.length > 2 ? "Routes 2 and 3" : "Route 2"}: ${more.promise}` : "";
+  at("aside").textContent = fewer ? "No other route was found." : further;
   const summary = spoken(row, answers);
   const ways = `${answers.length} ${answers.length > 1 ? "routes" : "route"} to ${row.target}`;
   at("jump").textContent = `${answers[0].status === "ok" ? ways : STATUS[answers[0].status].title} ↓`;
   clearTimeout(show.speaking);
   show.speaking = setTimeout(() => { at("spoken").textContent = summary; }, SPEAK);
 }
+
+const same = (option, other) => JSON.stringify(option.row) === JSON.stringify(other.row);
 
 function spoken(row, answers) {
   const sentences = answers.map((option, index) => {
@@ -515,20 +528,19 @@ function move({ column, before, after }) {
 }
 
 function certainty(option, result) {
-  if (option.agreeing === null || !option.n_models) return [make("p", { className: "small" }, result.assumption)];
+  if (option.agreement === null) return [make("p", { className: "small" }, result.assumption)];
   const count = option.n_models > MAX_SQUARES ? 0 : option.n_models;
   const squares = Array.from({ length: count }, (_, index) => make("i", { className: index < option.agreeing ? "yes" : "" }));
-  const agree = `${option.agreeing} of ${option.n_models} other models agree`;
-  const bound = `at least ${Math.floor(100 * option.lower_bound + 1e-9)} % of all, with ${percent(result.confidence)} confidence`;
   const sure = make("div", { className: "sure" },
     make("div", { className: "votes", "aria-hidden": "true" }, ...squares),
-    make("p", { className: "small" }, `${agree}: ${bound}.`));
-  const promise = `The promise is that ${percent(result.survival)} of the held-out models agree.`;
+    make("p", { className: "small" }, `${option.agreement[0].toUpperCase()}${option.agreement.slice(1)}.`));
   const effort = "Effort is the cost of the changes: by default, 1 for a standard deviation of a number and 1 for a category.";
   const rests = make("details", {},
-    make("summary", {}, "Assumptions"),
+    make("summary", {}, "How sure is that?"),
+    ...(result.promise ? [make("p", {}, result.promise)] : []),
     make("p", {}, result.assumption),
-    make("p", {}, `${promise} ${effort}`));
+    make("p", {}, `This answer alone: ${option.proof}`),
+    make("p", {}, effort));
   return [sure, rests];
 }
 
