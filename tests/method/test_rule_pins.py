@@ -1,6 +1,7 @@
 """Rules of judging and refusing, pinned by what they let through rather than by how they are written."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -12,11 +13,12 @@ from torch import nn
 from avcg import AVCG, Recipe, Schema, TabularSpace
 from avcg.errors import SchemaError, SettingError
 from avcg.guarantees.bounds import clopper_pearson
+from avcg.guarantees.conformal import Promise, decide
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.io.scorer import Scorer
-from avcg.method.calibration import calibrate
-from avcg.method.config import CalibrationConfig, ReferenceConfig
+from avcg.method.calibration import judge_margins
+from avcg.method.config import ReferenceConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 
@@ -43,39 +45,46 @@ class TestCalibration:
     DRAWS = 120
 
     @staticmethod
-    def calibrated(offsets, promise, margins):
-        """Calibrate on a few models with these offsets, where more margin means a larger x for everyone."""
+    def judged(offsets, margins):
+        """What models with these offsets say at each margin, where more margin means a larger x for everyone."""
         space, _ = line_of_numbers()
         query = Query(np.full((4, 1), -1.0, np.float32), np.ones(4, np.intp), space.codes)
         deployed = DeployedModel(steps(1.0, [-20.0]))  # always content, so that only the others are in question
-        return calibrate(margins, lambda margin: torch.full((4, 1), margin), query, deployed, steps(1.0, offsets),
-                         promise, CalibrationConfig().standard_errors)  # fmt: skip
+        _, direction = judge_margins(
+            margins, lambda margin: np.full((4, 1), margin, np.float32), query, deployed, steps(1.0, offsets), "01"
+        )
+        return direction.table
 
-    @pytest.mark.parametrize("n_models", [5, 10])
+    def decided(self, offsets, promise, margins):
+        """(table, verdict) of calibrations by a few models each, from (draws, models) offsets."""
+        table = self.judged(offsets.ravel(), margins)
+        for models in np.arange(offsets.size).reshape(offsets.shape):
+            part = replace(table, accepted=table.accepted[:, models], ever_refused=table.ever_refused[:, models])
+            yield part, decide(part, promise)
+
+    @pytest.mark.parametrize("n_models", [4, 5, 10])
     def test_the_next_model_agrees_as_often_as_was_promised(self, n_models):
         """Over repeated draws of the few models it is chosen by: a margin that just contents them promises too much."""
-        promise, rng = 0.8, np.random.default_rng(0)
-        margins = np.arange(0.0, 4.0, 0.25).tolist()
-        truths = []
-        for _ in range(self.DRAWS):
-            found = self.calibrated(rng.normal(size=n_models), promise, margins)
-            if found.met:
-                truths.append(ndtr(found.margin))
-        assert len(truths) > self.DRAWS // 2, "a margin that contents everyone is among those tried"
-        assert np.mean(truths) >= promise
+        promise, rng = Promise(survival=0.5, reliability=0.8), np.random.default_rng(0)
+        margins = np.arange(-2.0, 4.0, 0.25).tolist()
+        decided = self.decided(rng.normal(size=(self.DRAWS, n_models)), promise, margins)
+        truths = [ndtr(table.margins[verdict.position]) for table, verdict in decided if verdict.made]
+        assert len(truths) > 0.9 * self.DRAWS, "a margin that contents everyone is among those tried"
+        assert np.mean(truths) >= promise.reliability - 2 * np.std(truths) / np.sqrt(len(truths))
 
-    def test_what_no_margin_keeps_is_seldom_said_to_be_met(self):
+    def test_what_no_margin_keeps_is_seldom_promised(self):
         """Three models in ten never agree, whatever the margin; a lucky draw of twenty must not hide it often."""
-        promise, rng = 0.8, np.random.default_rng(0)
+        promise, rng = Promise(survival=0.5, reliability=0.8), np.random.default_rng(0)
         offsets = np.where(rng.random((self.DRAWS, 20)) < 0.3, 50.0, -50.0)
-        met = [self.calibrated(each, promise, [0.0, 1.0]).met for each in offsets]
-        assert np.mean(met) < 0.15
+        made = [verdict.made for _, verdict in self.decided(offsets, promise, [0.0, 1.0])]
+        assert np.mean(made) < 0.2
 
     def test_more_margin_than_needed_is_not_asked_for(self):
         """The other side of the promise: what every model keeps anyway costs nothing."""
-        found = self.calibrated(np.full(10, -50.0), 0.8, [-1.0, 0.0, 1.0])
-        assert found.met
-        assert found.margin == -1.0
+        promise = Promise(survival=0.5, reliability=0.8)
+        ((table, verdict),) = self.decided(np.full((1, 10), -50.0), promise, [-1.0, 0.0, 1.0])
+        assert verdict.made
+        assert table.margins[verdict.position] == -1.0
 
 
 PEOPLE = pd.DataFrame({"x": [-1.5, -0.5, -0.1, 0.1, 0.5, 1.5]})
