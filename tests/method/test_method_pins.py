@@ -185,10 +185,10 @@ class TestMarginAsAConstraint:
 
     CONSTRAINT = ConstraintConfig(levels=5, rate=0.005)
 
-    def after(self, *, requests=0.0, warm_up=0.0, margins=SHORT.margins):
+    def after(self, **changes):
         problem = Problem.of()
         recipe = replace(
-            SHORT, steps=50, constraint=self.CONSTRAINT, requests=requests, warm_up=warm_up, margins=margins
+            SHORT, **{"steps": 50, "constraint": self.CONSTRAINT, "requests": 0.0, "warm_up": 0.0} | changes
         )
         _, multipliers = problem.train(Stubborn(problem.space, Seen()), recipe)
         return multipliers.values
@@ -206,6 +206,10 @@ class TestMarginAsAConstraint:
     def test_rows_that_may_not_do_what_it_takes_press_nobody(self):
         """Of those with locked columns many cannot reach their margin; that is no reason to send others further."""
         torch.testing.assert_close(self.after(requests=0.8), self.after(), rtol=0.12, atol=0.0)
+
+    def test_steps_that_are_otherwise_all_alike_are_no_exception(self):
+        values = self.after(temperature=None)
+        assert values[-1] > 2 * SHORT.weights.nll
 
     def test_they_wait_until_the_hypotheses_have_their_full_weight(self):
         torch.testing.assert_close(self.after(warm_up=1.0), torch.full((5,), SHORT.weights.nll), rtol=0.2, atol=0.0)
