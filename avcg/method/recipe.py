@@ -344,7 +344,8 @@ class GeneratorLoss:
         self.fixed = self._draw() if whole_set else None
         self.done, self.total = 0, 1
         self.multipliers = multipliers
-        graphable = recipe.temperature is None and not recipe.requests and not recipe.warm_up and plausibility is None
+        steps_differ = recipe.temperature is not None or recipe.requests or recipe.warm_up
+        graphable = not steps_differ and plausibility is None and multipliers is None
         self.steady = None
         if graphable:
             choices = (recipe.weights, recipe.risk, recipe.spread, recipe.distance, recipe.min_separation)

@@ -160,6 +160,9 @@ def follow(encoding: Encoding, link: Link, result: Codes, x: Codes) -> None:
     """
     lead = encoding.slices[link.leader]
     moved = (result[..., lead] != x[:, lead]).any(axis=-1)
+    if not moved.any():
+        result[..., link.columns] = x[:, link.columns]
+        return
     if link.knots is None:
         codes = link.table[result[..., lead].argmax(axis=-1)]
     else:

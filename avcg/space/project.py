@@ -302,17 +302,19 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
     """(N, features) where an answer breaks a constraint, checked on exact values, independently of how it was made."""
     changed = changes(encoding, answers, factuals)
     broken, columns = np.zeros_like(changed), np.asarray(changed.any(axis=0))
+    x = encoding.encode(factuals)
     if columns[encoding.numeric_columns].any():
         broken[:, encoding.numeric_columns] = _broken_numbers(encoding, feasible, answers, factuals)
     if columns[encoding.categorical_columns].any():
-        entries = _enterable(encoding, feasible, encoding.encode(factuals))
+        entries = _enterable(encoding, feasible, x)
         broken[:, encoding.categorical_columns] = ~entries[
             np.arange(len(answers))[:, None], encoding.first_slots + answers.choices
         ]
     broken &= changed
     for link in feasible.links:
-        x, x_cf = encoding.encode(factuals), encoding.encode(answers)
-        expected = x.copy()
+        if not columns[[link.leader, *link.followers]].any():
+            continue
+        x_cf, expected = encoding.encode(answers), x.copy()
         expected[:, encoding.slices[link.leader]] = x_cf[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
         for position in link.followers:

@@ -28,8 +28,9 @@ def generate(repeats: int, folder: str | None) -> None:
     rows = np.random.default_rng(0).integers(0, len(data), 100_000)
     X = data.X.iloc[rows].reset_index(drop=True)
     x = explainer.space_.encode(X.iloc[:_BATCH])
-    query = Query(x, 1 - explainer.deployed_.decide(explainer.deployed_.probabilities(x)), explainer.space_, 1)
-    margin = explainer._margin(query)
+    decided = explainer.deployed_.decide(explainer.deployed_.probabilities(x))
+    query = Query(x.numpy(), (1 - decided).numpy(), explainer.space_.codes)
+    margin = explainer.search.margins(query)
     layers = [layer for layer in explainer.generator_.modules() if isinstance(layer, torch.nn.Linear)]
     products = [
         (torch.randn(_BATCH, layer.in_features), layer.weight.detach().T, torch.empty(_BATCH, layer.out_features))
@@ -37,7 +38,7 @@ def generate(repeats: int, folder: str | None) -> None:
     ]
 
     def core() -> None:
-        explainer._pass(query, margin)
+        explainer._propose(query, margin)
 
     def bare() -> None:
         for left, right, out in products:

@@ -19,7 +19,7 @@ def onnx(repeats: int, folder: str | None) -> None:
     import onnxruntime
 
     from avcg import load
-    from avcg.io.folder import read_file, read_manifest
+    from avcg.io.folder import FORMAT, VERSION, read_file, read_manifest
     from avcg.io.scorer import GENERATOR, Scorer
     from avcg.method.generator import Condition
 
@@ -29,7 +29,7 @@ def onnx(repeats: int, folder: str | None) -> None:
     space, generator = explainer.space_, explainer.generator_
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
-    graph = read_file(place, read_manifest(place, "avcg.artifact", 1), GENERATOR)
+    graph = read_file(place, read_manifest(place, FORMAT, VERSION), GENERATOR)
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     x = space.encode(datasets.load("adult").X.iloc[:10_000])
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))

@@ -16,6 +16,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.deployed import DeployedModel
 from avcg.method.generator import Condition, DiagonalNormal, Generator, Proposal
+from avcg.method.multipliers import ConstraintConfig, Multipliers
 from avcg.method.objective import Draws, Weights, objective
 from avcg.method.recipe import fit_generator
 from avcg.method.risk import expected_log_likelihood, lower_log_odds
@@ -53,11 +54,13 @@ class Problem:
         return DeployedModel(self.models)
 
     def train(self, generator, recipe, *, plausibility=None):
-        """The losses of the passes."""
+        """The losses of the passes, and the multipliers after the last step."""
+        multipliers = recipe.constraint and Multipliers(recipe.constraint, recipe.margins, recipe.weights.nll)
         epochs = fit_generator(
-            generator, self.space, self.x, FiniteSet(self.models), self.deployed, recipe, plausibility, rng(1)
-        )
-        return [epoch.loss for epoch in epochs]
+            generator, self.space, self.x, FiniteSet(self.models), self.deployed, recipe, plausibility, rng(1),
+            multipliers=multipliers,
+        )  # fmt: skip
+        return [epoch.loss for epoch in epochs], multipliers
 
 
 @dataclass
@@ -165,14 +168,59 @@ class TestWhatTrainingAsks:
         assert early < 0.85, "a gate that is somewhat open is often shut at first"
         assert late > 0.95
 
-    def test_hypotheses_press_less_at_first(self):
+    @pytest.mark.parametrize("constraint", [None, ConstraintConfig(rate=0.0)], ids=["a weight", "a constraint"])
+    def test_hypotheses_press_less_at_first(self, constraint):
         """With a generator that does not learn, the price of not convincing them can only grow by itself."""
         problem = Problem.of()
-        recipe = replace(SHORT, weights=Weights(nll=1.0, kl=0.0, proximity=0.0), warm_up=0.5)
-        losses = problem.train(Stubborn(problem.space, Seen()), recipe)
+        weights = Weights(nll=1.0, kl=0.0, proximity=0.0)
+        recipe = replace(SHORT, weights=weights, warm_up=0.5, constraint=constraint)
+        losses, _ = problem.train(Stubborn(problem.space, Seen()), recipe)
         assert len(losses) >= 8
         assert 0 < losses[0] < 0.5 * losses[-1]
         assert losses[0] < losses[1] < losses[2]
+
+
+class TestMarginAsAConstraint:
+    """What an untaught generator fails to buy becomes dearer, level by level of the margin."""
+
+    CONSTRAINT = ConstraintConfig(levels=5, rate=0.005)
+
+    def after(self, **changes):
+        problem = Problem.of()
+        recipe = replace(
+            SHORT, **{"steps": 50, "constraint": self.CONSTRAINT, "requests": 0.0, "warm_up": 0.0} | changes
+        )
+        _, multipliers = problem.train(Stubborn(problem.space, Seen()), recipe)
+        return multipliers.values
+
+    def test_what_is_missed_by_more_is_pressed_harder(self):
+        values = self.after()
+        assert (values.diff() > 0).all(), "the generator gives the same answer at every margin"
+        assert values[-1] > 2 * SHORT.weights.nll
+
+    def test_margins_that_are_reached_are_pressed_less(self):
+        values = self.after(margins=(-30.0, -20.0))
+        assert (values < SHORT.weights.nll).all()
+        assert (values >= self.CONSTRAINT.lowest).all()
+
+    def test_rows_that_may_not_do_what_it_takes_press_nobody(self):
+        """Of those with locked columns many cannot reach their margin; that is no reason to send others further."""
+        torch.testing.assert_close(self.after(requests=0.8), self.after(), rtol=0.12, atol=0.0)
+
+    def test_steps_that_are_otherwise_all_alike_are_no_exception(self):
+        values = self.after(temperature=None)
+        assert values[-1] > 2 * SHORT.weights.nll
+
+    def test_they_wait_until_the_hypotheses_have_their_full_weight(self):
+        torch.testing.assert_close(self.after(warm_up=1.0), torch.full((5,), SHORT.weights.nll), rtol=0.2, atol=0.0)
+
+    def test_a_margin_that_the_weight_alone_does_not_buy_is_bought(self):
+        problem = Problem.of()
+        recipe = replace(SHORT, weights=replace(SHORT.weights, nll=0.3), constraint=ConstraintConfig(rate=0.05))
+        generator = Generator(problem.space, 2, n_latent=2, encoder=(16,), layers=(32, 32), rng=rng())
+        problem.train(generator, recipe)
+        answers, target = answers_of(problem, generator, problem.space, margin=3.0)
+        assert float(convinced(problem, answers, target).median()) > 2.0
 
 
 @pytest.fixture(scope="module")
