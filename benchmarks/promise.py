@@ -1,6 +1,6 @@
 """Whether promises are kept: explainers judged by fresh retrains, on rows that nothing was trained on.
 
-    python benchmarks/promise.py run --out benchmarks/results/promise [--datasets heart ...] [--seeds 3] [--workers 2]
+    python benchmarks/promise.py run --out benchmarks/results/promise [--seeds 3] [--workers 2]
     python benchmarks/promise.py page benchmarks/results/promise docs/results/promise.md
 
 For each dataset and seed: a network, 40 bootstrap retrains as hypotheses, an explainer by the default recipe, and one by
@@ -200,7 +200,13 @@ def run(out: Path, names: list[str], seeds: int, workers: int) -> None:
             for fit in Parallel(n_jobs=workers, return_as="generator_unordered")(fits):
                 file.write(json.dumps(fit) + "\n")
                 file.flush()
-                print(fit["dataset"], fit["seed"], fit["recipe"], {k: round(v) for k, v in fit["seconds"].items()}, flush=True)
+                print(
+                    fit["dataset"],
+                    fit["seed"],
+                    fit["recipe"],
+                    {k: round(v) for k, v in fit["seconds"].items()},
+                    flush=True,
+                )
 
 
 def read(path: Path) -> list[dict[str, Any]]:

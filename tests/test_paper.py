@@ -67,9 +67,7 @@ def test_avcg_r_is_trained_on_every_member_of_the_set_alike():
     kept = rashomon_set(MCDropout(network, space=SPACE), FRAME, y, epsilon=0.0, n=40)
     assert 1 < len(kept) < 40
     recourse = AVCG.paper(kept, n_test=0)
-    roles = HypothesisSplit.of(
-        recourse.hypotheses, n_test=recourse.n_test, calibrate=recourse.recipe.has_margins
-    )
+    roles = HypothesisSplit.of(recourse.hypotheses, n_test=recourse.n_test, calibrate=recourse.recipe.has_margins)
     assert roles.train is kept
     drawn = roles.train.sample(recourse.recipe.n_hypotheses)
     assert len(drawn) == len(kept)

@@ -245,8 +245,7 @@ class AVCG(Amortized):
                 margins.tolist(), lambda margin: self._refined_at(fewer, margin), fewer, self.deployed_, models, labels
             )
         n_models = 0 if split.calibration is None else len(models)
-        calibration = Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
-        return calibration
+        return Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
 
     def _refined_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one refined answer for each row, at a margin beyond the decision in log-odds."""

@@ -21,14 +21,13 @@ from torch import Tensor
 
 from avcg.errors import DataError, SchemaError, SettingError, check_int
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.guarantees.certificate import certify
+from avcg.explainers.packaging import Packaging
 from avcg.guarantees.conformal import Promise
 from avcg.guarantees.statement import Statement
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught
-from avcg.method.delivery import assess, check_delivery, needed_votes
 from avcg.method.deployed import DeployedModel
 from avcg.method.objective import target_log_probs
 from avcg.method.query import Query, QueryOptions, target_positions
@@ -41,7 +40,6 @@ from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
 from avcg.space.base import Space
 from avcg.space.encoding import Codes, Positions
-from avcg.space.frames import take_rows
 
 _ANSWERS_AT_ONCE = 16_384  # it bounds memory and changes no result
 _DEFAULT_RECIPE = Recipe()
@@ -306,7 +304,10 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             part = open_rows[start : start + at_once]
             codes[:, part], aimed[part] = self._answer(query.take(part), any_other, refinement, deadline)
         statements = {each.target: each for each in self.statements(options, any_class=any_other)}
-        return self._package(rows, read, replace(query, target=aimed), codes, before, space, statements)
+        packaging = Packaging(
+            self.deployed_, self.split_, self.classes_, self.promise_.survival, self._choices.search.confidence
+        )
+        return packaging.package(rows, read, replace(query, target=aimed), codes, before, space, statements)
 
     def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
         """What is promised to the people who are answered, one statement for each target class.
@@ -406,64 +407,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def _answers(self, query: Query, *, refined: bool = False) -> Codes:  # noqa: ARG002  for methods that calibrate
         """(n, B, *event) the cheapest candidates of each row, all different if there are enough."""
         return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
-
-    def _package(
-        self,
-        rows: Any,
-        read: Any,
-        query: Query,
-        codes: Codes,
-        before: NDArray[Any],
-        space: Space,
-        statements: Mapping[Any, Statement],
-    ) -> Counterfactuals:
-        """Answers as people receive them: decoded, checked once more, and with a status and a certificate.
-
-        Args:
-            rows: B rows in user units.
-            read: The same rows as the space reads them.
-            query: The same rows encoded, with the classes that answers aim at.
-            codes: (n, B, *event) encoded answers.
-            before: (B, C) the deployed model's probabilities for the rows.
-            space: The space that was restricted for this query.
-            statements: What is promised, by target label.
-        """
-        n, rule = query.n, self.deployed_.rule
-        per_answer, positions = query.per_answer()
-        flat = np.swapaxes(codes, 0, 1).reshape(len(positions), *query.x.shape[1:])
-        if n > 1:
-            factuals, factuals_read = take_rows(rows, positions), take_rows(read, positions)
-        else:
-            factuals, factuals_read = rows, read
-        decoded = space.take(torch.from_numpy(positions)).deliver(flat, factuals, factuals_read)
-        check_delivery(decoded.broken)
-        received, target = torch.from_numpy(decoded.received), torch.from_numpy(per_answer.target)
-        after = self.deployed_.bind_rows(decoded.answers).probabilities(received).cpu().numpy()
-        certificate, robust = None, np.ones(len(positions), bool)
-        if (held_out := self.split_.held_out) is not None:
-            held_out, confidence = held_out.bind_rows(decoded.answers), self._choices.search.confidence
-            certificate = certify(
-                held_out, received, target, n_test=self.split_.n_test, confidence=confidence, threshold=rule.threshold
-            )
-            robust = certificate.agreeing >= needed_votes(certificate.n, self.promise_.survival)
-        assessment = assess(query, decoded.received, before, after, robust, rule)
-        return Counterfactuals(
-            factuals=rows,
-            answers=decoded.answers,
-            n=n,
-            target=self.classes_[query.target],
-            statuses=assessment.statuses,
-            probability=assessment.probability,
-            probability_before=assessment.probability_before,
-            distance=assessment.distance,
-            changed=decoded.changed,
-            repeated=assessment.repeated,
-            certificate=certificate,
-            survival=self.promise_.survival,
-            statements=tuple(
-                statements[label] for label in self.classes_[np.unique(query.target)] if label in statements
-            ),
-        )
 
     @property
     def _calibrates(self) -> bool:

@@ -93,9 +93,9 @@ class Statement:
             return "it was calibrated for single answers to queries without restrictions."
         unanswered = f", and {self.unanswered_rows} more have no answer at all" if self.unanswered_rows else ""
         return (
-            f"no margin is enough. At most {self.reachable:.3g} could be promised. The answers to {self.refused_rows} of"
-            f" {_people(self.n_rows)} are refused by some model{unanswered}. Let more features change, train longer, or"
-            " lower the promise."
+            f"no margin is enough. At most {self.reachable:.3g} could be promised. The answers to {self.refused_rows}"
+            f" of {_people(self.n_rows)} are refused by some model{unanswered}. Let more features change, train"
+            " longer, or lower the promise."
         )
 
     def not_for_this_query(self) -> Self:

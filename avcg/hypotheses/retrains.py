@@ -62,8 +62,8 @@ def retrains(
 
     A fit counts as failed if the model decides the same for all rows, where ``model`` does not, or if its Brier score
     on training rows is more than halfway from that of ``model`` to that of the class frequencies (unless ``model``
-    itself is hardly better than these). Failed fits are repeated with new random numbers, up to three times, and then left out; a warning says how many. So the hypotheses
-    are about next models that pass this check.
+    itself is hardly better than these). Failed fits are repeated with new random numbers, up to three times, and then
+    left out; a warning says how many. So the hypotheses are about next models that pass this check.
 
     Args:
         model: A fitted `Classifier`, a torch network, or a scikit-learn estimator on raw frames.

@@ -19,6 +19,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 
+
 @dataclass(frozen=True)
 class SplitConfig:
     """Sizes of the parts of a hypothesis split.
@@ -246,7 +247,9 @@ def _split_mixture(
             " certificate. Give it more, or set n_test=0 and do without certificates."
         )
     calibration, test = (
-        _by_share([part for part in held if part is not None], mixture, rng, config.overflow) if all(held) and countable else None
+        _by_share([part for part in held if part is not None], mixture, rng, config.overflow)
+        if all(held) and countable
+        else None
         for held in ([part.calibration for part in parts], [part.test for part in parts])
     )
     return HypothesisSplit(train, calibration, test, parts[0].deployed, countable)

@@ -191,6 +191,48 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     Raises:
         ArtifactError: If a part is missing or invalid. The message gives the reason.
     """
+    _check_scored(manifest)
+    scorer, settings, classes = manifest["scorer"], manifest["settings"], manifest["classes"]["values"]
+    calibration = manifest["calibration"]
+    deployed, judges, test = (scorer[name] for name in ("n_deployed", "n_judges", "n_test"))
+    encoding, feasible = unpack_encoding(manifest["space"], arrays)
+    config = unpack_config(SearchConfig, manifest["recipe"]["search"])
+    count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
+    if count < max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents) or not size:
+        raise ArtifactError(
+            f"{count} latents of size {size} are stored, which are too few for the settings of the search."
+        )
+    scored = Scored(
+        encoding=encoding,
+        feasible=feasible,
+        classes=classes,
+        survival=calibration["promise"]["survival"],
+        threshold=settings["threshold"],
+        margins=np.array(calibration["margins"], np.float32),
+        statements=_statements(calibration["statements"]),
+        n_held_out=scorer["n_held_out"],
+        single_pass=scorer["single_pass"],
+        weights=_array(arrays, "deployed.weights", "f", deployed),
+        judge_weights=_array(arrays, "judges.weights", "f", judges),
+        bounds=_array(arrays, "lower_bounds", "f", test + 1),
+        latents=_array(arrays, "latents", "f", count, size),
+        config=config,
+        references=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
+    )
+    for weights in (scored.weights, scored.judge_weights):
+        if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _SUM_TOLERANCE:
+            raise ArtifactError(f"The stored weights of models must be shares that add up to 1. Got {weights[:4]}.")
+    if not ((scored.bounds >= 0) & (scored.bounds <= 1)).all():
+        raise ArtifactError(f"The stored lower bounds must be shares. Got {scored.bounds[:4]}.")
+    return scored
+
+
+def _check_scored(manifest: Mapping[str, Any]) -> None:
+    """Check the plain values of a scorer in the manifest of a stored explainer.
+
+    Raises:
+        ArtifactError: If one is missing or invalid. The message gives the reason.
+    """
     wrong = validate(manifest, _SCORED)
     if wrong is not None:
         raise ArtifactError(f"The manifest of the scorer is invalid: {wrong}.")
@@ -213,36 +255,6 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
             "There must be at least one deployed model, and no more than judges. Got"
             f" {deployed} deployed models, {judges} judges and {test} held-out models."
         )
-    encoding, feasible = unpack_encoding(manifest["space"], arrays)
-    config = unpack_config(SearchConfig, manifest["recipe"]["search"])
-    count, size = arrays["latents"].shape if "latents" in arrays and arrays["latents"].ndim == 2 else (0, 0)
-    if count < max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents) or not size:
-        raise ArtifactError(
-            f"{count} latents of size {size} are stored, which are too few for the settings of the search."
-        )
-    scored = Scored(
-        encoding=encoding,
-        feasible=feasible,
-        classes=classes,
-        survival=survival,
-        threshold=settings["threshold"],
-        margins=np.array(margins, np.float32),
-        statements=_statements(manifest["calibration"]["statements"]),
-        n_held_out=scorer["n_held_out"],
-        single_pass=scorer["single_pass"],
-        weights=_array(arrays, "deployed.weights", "f", deployed),
-        judge_weights=_array(arrays, "judges.weights", "f", judges),
-        bounds=_array(arrays, "lower_bounds", "f", test + 1),
-        latents=_array(arrays, "latents", "f", count, size),
-        config=config,
-        references=[_rows(arrays, f"reference.{i}", encoding.width) for i in range(len(classes))],
-    )
-    for weights in (scored.weights, scored.judge_weights):
-        if not (weights >= 0).all() or not abs(float(weights.sum()) - 1) < _SUM_TOLERANCE:
-            raise ArtifactError(f"The stored weights of models must be shares that add up to 1. Got {weights[:4]}.")
-    if not ((scored.bounds >= 0) & (scored.bounds <= 1)).all():
-        raise ArtifactError(f"The stored lower bounds must be shares. Got {scored.bounds[:4]}.")
-    return scored
 
 
 def _statements(entries: Sequence[Mapping[str, Any]]) -> dict[Any, Statement]:

@@ -1,5 +1,6 @@
 """The explainer: seeds, diagnostics, splits of hypotheses, devices, images, and the contract."""
 
+import copy
 import warnings
 
 import numpy as np
@@ -9,10 +10,10 @@ import torch
 from explained_loans import SHORT, TOY, denied, loan_model, loan_retrains
 
 import avcg
-from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe
+from avcg import AVCG, Classifier, Counterfactuals, MCDropout, PointMass, Recipe, retrains
 from avcg.baselines.nearest import ClassMean, NearestUnlike, RobustNeighbour
 from avcg.baselines.robust_search import RobustSearch
-from avcg.errors import DataError, SettingError
+from avcg.errors import DataError, PromiseWarning, SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.split import HypothesisSplit
@@ -61,26 +62,80 @@ class TestDiagnostics:
 
     def test_a_promise_that_cannot_be_kept_is_said(self):
         frozen = TOY.schema.freeze("income", "rating", "owns", "housing")
-        with pytest.warns(UserWarning, match="could not be met: at best"):
-            immovable = AVCG(loan_retrains(), frozen, recipe=Recipe(steps=20, layers=(16,))).fit(TOY.X)
-        assert not immovable.calibration_.met
-        assert immovable.calibration_.frontier["survival"].max() < 0.99
+        recipe = Recipe(steps=20, layers=(16,))
+        with pytest.warns(PromiseWarning, match="No promise .* no margin is enough"):
+            immovable = AVCG(loan_retrains(), frozen, reliability=0.8, recipe=recipe).fit(TOY.X)
+        assert not immovable.calibration_.made
+        delivered = immovable.generate(denied())
+        assert len(delivered) == len(denied()), "it answers all the same, and says so"
+        assert "No promise" in delivered.promise
 
-    def test_the_margin_is_the_least_that_keeps_the_promise(self, recourse):
-        found = recourse.calibration_
+    def test_too_few_models_are_counted_before_anything_is_promised(self, recourse):
+        assert recourse.calibration_.n_models == 5
+        assert not recourse.calibration_.made
+        assert "needs 9 models held back for calibration, and there are 5" in str(recourse.calibration_)
+
+    def test_the_margin_is_the_least_from_which_enough_models_keep_the_promise(self, recourse):
+        found = recourse.calibrate(survival=0.9, reliability=0.8).calibration_  # 5 models: all of them
         frontier = found.frontier
-        if found.met:
-            enough = frontier[(frontier["survival"] - 2 * frontier["error"] >= 0.99) & (frontier["validity"] >= 0.99)]
-            assert found.margin == pytest.approx(enough.index[0])
-        assert found.n_hypotheses == 3
-        assert found.n_rows == 75
+        for effort, directions in (("single", found.directions), ("refined", found.refined)):
+            for direction in directions:
+                lowest = frontier.loc[(effort, direction.target), "lowest"]
+                count = direction.table.answered
+                enough = lowest >= np.ceil(0.9 * (count + 1) - 1e-9) / count
+                kept = enough[::-1].cummin()[::-1]
+                assert direction.verdict.made == kept.any()
+                if kept.any():
+                    assert direction.margin == pytest.approx(kept.index[kept.argmax()])
+        assert sum(direction.table.n_rows for direction in found.directions) == 75
+
+
+class TestCalibratingAgain:
+    def test_another_promise_needs_no_training(self, recourse):
+        before = {name: value.clone() for name, value in recourse.generator_.state_dict().items()}
+        with pytest.warns(PromiseWarning):
+            other = recourse.calibrate(reliability=0.99)
+        assert all(torch.equal(before[name], value) for name, value in other.generator_.state_dict().items())
+        assert other.calibration_.promise.reliability == other.reliability == 0.99
+        assert recourse.reliability == 0.9, "the first is as it was"
+        low = recourse.calibrate(reliability=0.8, survival=0.8)
+        assert low.calibration_.made
+        assert low.generate(denied()).promise.startswith("At most a 1 in 5 chance")
+
+    def test_a_promise_read_off_the_table_is_that_of_calibrating_anew(self, recourse):
+        same = FiniteSet(recourse.split_.calibration, recourse.hypotheses.space, recourse.hypotheses.classes)
+        quick = recourse.calibrate(reliability=0.8).calibration_
+        anew = recourse.calibrate(reliability=0.8, models=same).calibration_
+        assert quick.margins().tolist() == anew.margins().tolist()
+        assert str(quick) == str(anew)
+
+    def test_new_models_carry_more(self, recourse):
+        newer = retrains(loan_model(), TOY.X, TOY.y, n=19, random_state=11)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", PromiseWarning)
+            renewed = recourse.calibrate(survival=0.8, models=newer)
+        assert renewed.calibration_.n_models == 19
+        assert "needs" not in str(renewed.calibration_)
+
+    def test_models_that_taught_are_refused(self, recourse):
+        with pytest.raises(SettingError, match="must not have trained the generator. 5 of 5 did"):
+            recourse.calibrate(models=recourse.split_.train)
+        with pytest.raises(SettingError, match="must be a set of models"):
+            recourse.calibrate(models=MCDropout(loan_model()))
+
+    def test_set_params_claims_nothing_that_was_not_calibrated(self, recourse):
+        changed = copy.copy(recourse).set_params(survival=0.5, reliability=0.5)
+        delivered = changed.generate(denied())
+        assert delivered.survival == 0.95
+        assert "95 of 100" in delivered.promise
+        assert delivered.statuses.tolist() == recourse.generate(denied()).statuses.tolist()
 
 
 class TestRoles:
     def test_no_member_has_two_roles(self):
         roles = HypothesisSplit.of(loan_retrains())
         parts = [roles.train.predictors, roles.calibration, roles.test]
-        assert [len(part) for part in parts] == [6, 3, 3]
+        assert [len(part) for part in parts] == [5, 5, 2]
         rows = torch.cat([part.overrides["0.weight"].flatten(1) for part in parts])
         assert len(torch.unique(rows, dim=0)) == 12
 
@@ -91,8 +146,9 @@ class TestRoles:
                 loan_retrains().predictors.subset(torch.arange(count)), loan_retrains().space, loan_retrains().classes
             )
             roles = HypothesisSplit.of(some)
-            sizes.append((len(roles.train), len(roles.calibration), 0 if roles.test is None else len(roles.test)))
-        assert sizes == [(1, 1, 0), (1, 1, 1), (2, 2, 1), (2, 1, 1)]
+            held = (0 if part is None else len(part) for part in (roles.calibration, roles.test))
+            sizes.append((len(roles.train), *held))
+        assert sizes == [(1, 0, 0), (1, 0, 1), (1, 1, 1), (2, 1, 1)]
 
     def test_a_posterior_is_drawn_from_anew(self):
         roles = HypothesisSplit.of(MCDropout(loan_model()), n_test=7)
@@ -105,8 +161,8 @@ class TestRoles:
 
     def test_a_mixture_is_parted_component_by_component(self):
         roles = HypothesisSplit.of(Mixture([loan_retrains(), MCDropout(loan_model())]), n_test=3)
-        assert len(roles.test) == 6
-        assert roles.test.weights.tolist() == pytest.approx([1 / 6] * 6)
+        assert len(roles.test) == 3, "three of either may all be of one"
+        assert roles.test.weights.tolist() == pytest.approx([1 / 3] * 3)
         assert len(roles.train.sample(20)) <= 20
 
     def test_setting_all_aside_is_refused(self):
@@ -119,7 +175,7 @@ class TestRoles:
             found = AVCG(PointMass(loan_model()), recipe=SHORT).fit(TOY.X).generate(denied().head(5))
         assert found.certificate is None
         assert Counterfactuals.from_json(found.to_json()).certificate is None
-        assert "models agree" not in str(found)
+        assert "held back from training" not in str(found)
 
 
 class TestRemote:

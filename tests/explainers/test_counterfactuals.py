@@ -41,12 +41,14 @@ class TestAnswers:
             assert after == answers.frame.loc[row, column]
 
     def test_the_certificate_counts_models_nobody_trained_on(self, recourse, answers):
-        fresh = recourse.split_.test
-        assert answers.certificate.n == len(fresh) == 3
+        calibration, test = recourse.split_.calibration, recourse.split_.test
+        assert answers.certificate.n == len(calibration) + len(test) == 7
+        assert answers.certificate.n_test == len(test) == 2
         x = recourse.space_.encode(answers.frame)
-        agree = fresh.log_probs(x).argmax(-1).numpy() == 1
-        assert (answers.certificate.agreeing == agree.sum(0)).all()
-        robust = answers.certificate.share >= 0.99
+        agree, tested = (part.log_probs(x).argmax(-1).numpy() == 1 for part in (calibration, test))
+        assert (answers.certificate.agreeing_test == tested.sum(0)).all()
+        assert (answers.certificate.agreeing == agree.sum(0) + tested.sum(0)).all()
+        robust = answers.certificate.share >= 0.95
         assert ((answers.status == "ok") == (robust & (loan_model().predict(answers.frame) == 1))).all()
 
     def test_probabilities_are_those_of_the_decoded_row(self, answers):
@@ -67,7 +69,9 @@ class TestAnswers:
     def test_what_is_printed_says_it_in_a_sentence(self, answers):
         text = str(answers)
         assert text.startswith("40 rows, 1 answer each: ")
-        assert "of 3 models agree: at least 0.36 with 95% confidence" in text
+        assert "[ok, accepted by all 7 models held back from training]" in text
+        assert "at least" not in text, "what is proven of one answer is for those who ask"
+        assert "a reliability of 0.9 needs 9 models held back for calibration, and there are 5" in text
         assert "... and 34 more rows" in text
         assert "&gt;" in answers._repr_html_()
 
@@ -121,14 +125,19 @@ class TestJson:
         pd.testing.assert_frame_equal(back.changes(), found.changes())
         assert str(back) == str(found)
         assert back.to_json() == found.to_json()
-        assert json.loads(found.to_json())["version"] == 1
+        assert json.loads(found.to_json())["version"] == 2
 
     @pytest.mark.parametrize(
-        "text", ["", "{}", "[]", "null", '{"format": "else"}', '{"format": "avcg.counterfactuals", "version": 1}']
+        "text", ["", "{}", "[]", "null", '{"format": "else"}', '{"format": "avcg.counterfactuals", "version": 2}']
     )
     def test_anything_else_is_refused(self, text):
         with pytest.raises(DataError, match=r"not a JSON of counterfactuals|incomplete"):
             Counterfactuals.from_json(text)
+
+    def test_an_older_version_is_refused(self, answers):
+        older = json.dumps({**json.loads(answers.to_json()), "version": 1})
+        with pytest.raises(DataError, match="version 1, and this avcg reads version 2. Make them again"):
+            Counterfactuals.from_json(older)
 
     def test_a_newer_version_is_refused(self, answers):
         newer = json.dumps({**json.loads(answers.to_json()), "version": 99})

@@ -16,9 +16,9 @@ from sklearn.tree import DecisionTreeClassifier
 from strategies import complaints
 
 from avcg import AVCG, BlackBox, PointMass, Refinement, from_models, retrains
-from avcg.method.query import Query
 from avcg.baselines.nearest import NearestUnlike
 from avcg.hypotheses.split import HypothesisSplit
+from avcg.method.query import Query
 from avcg.testing import check_explainer
 
 
