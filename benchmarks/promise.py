@@ -3,8 +3,8 @@
     python benchmarks/promise.py run --out benchmarks/results/promise [--seeds 3] [--workers 2]
     python benchmarks/promise.py page benchmarks/results/promise docs/results/promise.md
 
-For each dataset and seed: a network, 40 bootstrap retrains as hypotheses, an explainer by the default recipe, and one by
-the recipe before it, whose hinge had a fixed weight. 100 fresh bootstrap retrains judge the answers to unseen rows at
+For each dataset and seed: a network, 40 bootstrap retrains as hypotheses, an explainer by the default recipe, and one
+by the recipe before it, whose hinge had a fixed weight. 100 fresh bootstrap retrains judge the answers to unseen rows at
 every margin, for each target class by itself. A dataset may have a cohort: ``sba:2004``.
 """
 

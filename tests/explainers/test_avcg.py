@@ -118,7 +118,7 @@ class TestCalibratingAgain:
         assert "needs" not in str(renewed.calibration_)
 
     def test_models_that_taught_are_refused(self, recourse):
-        with pytest.raises(SettingError, match="must not have trained the generator. 5 of 5 did"):
+        with pytest.raises(SettingError, match=r"must not have trained the generator\. 5 of 5 did"):
             recourse.calibrate(models=recourse.split_.train)
         with pytest.raises(SettingError, match="must be a set of models"):
             recourse.calibrate(models=MCDropout(loan_model()))

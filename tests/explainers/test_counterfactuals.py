@@ -136,7 +136,7 @@ class TestJson:
 
     def test_an_older_version_is_refused(self, answers):
         older = json.dumps({**json.loads(answers.to_json()), "version": 1})
-        with pytest.raises(DataError, match="version 1, and this avcg reads version 2. Make them again"):
+        with pytest.raises(DataError, match=r"version 1, and this avcg reads version 2\. Make them again"):
             Counterfactuals.from_json(older)
 
     def test_a_newer_version_is_refused(self, answers):
