@@ -4,8 +4,8 @@
     python benchmarks/promise.py page benchmarks/results/promise docs/results/promise.md
 
 For each dataset and seed: a network, 40 bootstrap retrains as hypotheses, an explainer by the default recipe, and one
-by the recipe before it, whose hinge had a fixed weight. 100 fresh bootstrap retrains judge the answers to unseen rows at
-every margin, for each target class by itself. A dataset may have a cohort: ``sba:2004``.
+by the recipe before it, whose hinge had a fixed weight. 100 fresh bootstrap retrains judge the answers to unseen rows
+at every margin, for each target class by itself. A dataset may have a cohort: ``sba:2004``.
 """
 
 from __future__ import annotations

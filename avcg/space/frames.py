@@ -206,8 +206,10 @@ def number_column(column: Column, feature: Continuous) -> Floats:
     native = column if isinstance(column, pd.Series) else column.to_native()
     if isinstance(native, pd.Series) and native.dtype.kind in "iuf":
         # Arrow would refuse to round whole numbers beyond 2**53. A dtype of numpy has no other missing value than NaN.
-        missing = {} if isinstance(native.dtype, np.dtype) else {"na_value": np.nan}
-        numbers = native.to_numpy(np.float64, **missing)
+        if isinstance(native.dtype, np.dtype):
+            numbers = native.to_numpy(np.float64)
+        else:
+            numbers = native.to_numpy(np.float64, na_value=np.nan)
     else:
         series = nw.from_native(native, series_only=True)
         if not series.dtype.is_numeric():
