@@ -269,7 +269,7 @@ class TestOwnTables:
 
     @pytest.fixture
     def folder(self, tmp_path):
-        loans = toys.loans(n=80)
+        loans = toys.loans(n=240)
         loans.X.assign(paid=np.where(loans.y == 1, "yes", "no")).to_csv(tmp_path / "loans.csv", index=False)
         (tmp_path / "loans.json").write_text(loans.schema.to_json())
         return tmp_path
@@ -280,7 +280,7 @@ class TestOwnTables:
     def test_rows_come_back_as_they_were(self, folder, read):
         protocol = read(self.protocol())
         data = protocol.source("loans").load(folder)
-        loans = toys.loans(n=80)
+        loans = toys.loans(n=240)
         assert protocol.dataset_names == ("loans",)
         assert data.classes == ("no", "yes")
         assert (data.y == np.where(loans.y == 1, "yes", "no")).all()
