@@ -139,12 +139,39 @@ class AVCG(Amortized):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
-        held, chosen = _hold_back(x, self.space_.immovable(x), recipe.calibration, rng)
+        held, chosen = self._hold_back(x, recipe.calibration, rng)
         self.generator_ = recipe.build_generator(self.space_, len(self.classes_), rng=rng)
         self.reference_set_ = ReferenceSet.robust(
             self.judges_, x[chosen], None if y is None else y[chosen], recipe.reference, rng
         )
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
+
+    def _hold_back(self, x: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Positions of the rows to calibrate by, all of which may change something, and of the rows to train on.
+
+        Args:
+            x: (N, *event) encoded rows.
+            config: How many rows to hold back.
+            rng: Random numbers.
+
+        Raises:
+            DataError: If fewer than two rows may change something.
+        """
+        immovable = self.space_.immovable(x)  # it has no answer, but may be a reference row for others
+        movable = int((~immovable).sum())
+        if movable < 2:
+            raise DataError(
+                f"A generator needs at least two rows to train on that may change something. Got {movable} of {len(x)}."
+            )
+        order = torch.randperm(len(x), generator=rng)
+        order = order[immovable[order].sort(stable=True).indices]
+        count = config.n_held(movable, x[0].numel())
+        held = torch.arange(len(x)) < count
+        decided = self.deployed_.decide(self.deployed_.probabilities(x[order[:movable]])).cpu()
+        for label in range(len(self.classes_)):  # a direction with few rows could promise nothing
+            own = torch.nonzero(decided == label).flatten()
+            held[own[: config.n_held_of_class(len(own), x[0].numel())]] = True
+        return order[held], order[~held]
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train the generator, measure it after each epoch, and calibrate the margin.
@@ -399,42 +426,16 @@ class AVCG(Amortized):
         rng, rows, x, _ = renewed._prepare(X, None, self._taught())
         renewed.recipe_, renewed.generator_ = self.recipe_, copy.deepcopy(self.generator_)
         renewed.calibration_, renewed.is_fitted_ = self.calibration_, True
-        immovable = renewed.space_.immovable(x)
-        held, chosen = _hold_back(x, immovable, recipe.calibration, rng)
+        held, chosen = renewed._hold_back(x, recipe.calibration, rng)
         renewed.reference_set_ = ReferenceSet.robust(renewed.judges_, x[chosen], None, recipe.reference, rng)
         trained = renewed.generator_.encoder if only_encoder else renewed.generator_
         if only_encoder:
-            chosen = chosen[~immovable[chosen]]
+            chosen = chosen[~renewed.space_.immovable(x[chosen])]
             gaps = renewed.amortization_gap(take_rows(rows, chosen), steps=recipe.refresh_steps)["gap"].to_numpy()
             count = math.ceil(recipe.refresh_share * len(chosen))
             chosen = chosen[torch.tensor(gaps).argsort(descending=True)[:count]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed
-
-
-def _hold_back(x: Tensor, immovable: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Positions of the rows to calibrate by, all of which may change something, and of the rows to train on.
-
-    Args:
-        x: (N, *event) encoded rows.
-        immovable: (N,) whether a row may change nothing. It has no answer, but may be a reference row for others.
-        config: How many rows to hold back.
-        rng: Random numbers.
-
-    Raises:
-        DataError: If fewer than two rows may change something.
-    """
-    movable = int((~immovable).sum())
-    if movable < 2:
-        raise DataError(
-            f"A generator needs at least two rows to train on that may change something. Got {movable} of {len(x)}."
-        )
-    order = torch.randperm(len(x), generator=rng)
-    order = order[immovable[order].sort(stable=True).indices]
-    least = min(config.min_rows, int(config.max_share * movable + 1e-9))
-    most = max(config.max_codes // x[0].numel(), config.min_rows)
-    count = min(max(round(config.held_share * movable), least, 1), most)
-    return order[:count], order[count:]
 
 
 def _first_of_each(target: Positions, count: int) -> Positions:

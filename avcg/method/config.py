@@ -110,7 +110,9 @@ class CalibrationConfig:
     Attributes:
         held_share: Share of the rows that is held back from training, in (0, 1).
         min_rows: Smallest number of rows held back, unless that exceeds ``max_share``.
-        max_share: Share of the rows that ``min_rows`` may take at most, in (0, 1).
+        min_class_rows: Smallest number of rows held back of those that the deployed model decides for each class, with
+            the same exception. 19 rows are the least that can carry a survival of 0.95.
+        max_share: Share of the rows that ``min_rows`` and ``min_class_rows`` may take at most, in (0, 1).
         max_codes: Largest number of held-back rows times codes.
         n_margins: Number of margins tried between the recipe's lowest and highest.
         refine_rows: Largest number of held-back rows of each target class by which refining is calibrated.
@@ -119,6 +121,7 @@ class CalibrationConfig:
 
     held_share: float = 0.15
     min_rows: int = 60
+    min_class_rows: int = 30
     max_share: float = 1 / 3
     max_codes: int = 100_000
     n_margins: int = 25
@@ -126,10 +129,35 @@ class CalibrationConfig:
     n_refined: int = 13
 
     def __post_init__(self) -> None:
-        for name in ("min_rows", "max_codes", "n_margins", "refine_rows", "n_refined"):
+        for name in ("min_rows", "min_class_rows", "max_codes", "n_margins", "refine_rows", "n_refined"):
             check_int(getattr(self, name), f"'{name}' of CalibrationConfig", 1)
         for name in ("held_share", "max_share"):
             check_setting(self, name, 0 < getattr(self, name) < 1, "in (0, 1)")
+
+    def n_held(self, n_rows: int, n_codes: int) -> int:
+        """Number of rows to hold back.
+
+        Args:
+            n_rows: Number of rows that may change something.
+            n_codes: Number of codes of a row.
+        """
+        least = min(self.min_rows, self._most_of(n_rows))
+        return min(max(round(self.held_share * n_rows), least, 1), self._affordable(n_codes))
+
+    def n_held_of_class(self, n_rows: int, n_codes: int) -> int:
+        """Smallest number of rows to hold back of those that are decided for one class.
+
+        Args:
+            n_rows: Number of these rows that may change something.
+            n_codes: Number of codes of a row.
+        """
+        return min(self.min_class_rows, self._most_of(n_rows), self._affordable(n_codes))
+
+    def _most_of(self, n_rows: int) -> int:
+        return int(self.max_share * n_rows + 1e-9)
+
+    def _affordable(self, n_codes: int) -> int:
+        return max(self.max_codes // n_codes, self.min_rows)
 
 
 @dataclass(frozen=True)
