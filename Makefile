@@ -96,9 +96,11 @@ bench: setup ## the speed figures quoted in the documentation (half an hour; not
 	  $(BIN)/python benchmarks/speed.py $$what --artifact $(VENV)/adult || exit 1; \
 	done
 
-results: setup ## run every protocol (hours; goes on where it was) and write the results page
+results: setup ## run every protocol (hours; goes on where it was) and write the results pages
 	for name in paper recourse frontier sweep ablation xgboost lightgbm random_forest; do $(BIN)/avcg bench run benchmarks/$$name.toml || exit 1; done
 	$(BIN)/avcg bench page docs/results.md
+	$(BIN)/python benchmarks/promise.py run && $(BIN)/python benchmarks/promise.py given
+	$(BIN)/python benchmarks/promise_page.py docs/results/promise.md --figure docs/images/promise.png
 
 clean: ## remove what make made
 	rm -rf $(VENV) $(VENV)-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis .cache .coverage dist site

@@ -1,11 +1,12 @@
 """Whether promises are kept: explainers judged by fresh retrains, on rows that nothing was trained on.
 
-    python benchmarks/promise.py run --out benchmarks/results/promise [--seeds 3] [--workers 2]
-    python benchmarks/promise.py page benchmarks/results/promise docs/results/promise.md
+    python benchmarks/promise.py run [--datasets breast_cancer heart ...] [--seeds 3] [--workers 2]
+    python benchmarks/promise.py given [--seeds 3]
 
 For each dataset and seed: a network, 40 bootstrap retrains as hypotheses, an explainer by the default recipe, and one
 by the recipe before it, whose hinge had a fixed weight. 100 fresh bootstrap retrains judge the answers to unseen rows
-at every margin, for each target class by itself. A dataset may have a cohort: ``sba:2004``.
+at every margin, for each target class by itself. A dataset may have a cohort: ``sba:2004``. `given` stores what is said
+where ten networks are given. ``promise_page.py`` makes a page of it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from joblib import Parallel, delayed
+from promise_page import RESULTS, read
 
 from avcg import AVCG, Classifier, Recipe, datasets, from_models, retrains
 from avcg.hypotheses.finite import FiniteSet
@@ -209,17 +211,12 @@ def run(out: Path, names: list[str], seeds: int, workers: int) -> None:
                 )
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The stored records of a file; none if there is no such file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
 def main() -> None:
     """Run what is named on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "given", "page"])
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/promise"))
-    parser.add_argument("--datasets", nargs="+", default=["breast_cancer", "heart", "adult", "sba:2004"])
+    parser.add_argument("what", choices=["run", "given"])
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--datasets", nargs="+", default=["breast_cancer", "heart", "spambase", "adult", "sba:2004"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()

@@ -78,7 +78,7 @@ def fitted(explainer, rows=X):
 
 
 def classifier(rows=X, labels=NAMES, **settings):
-    return Classifier(**{"hidden": (8,), "epochs": 4, **settings}).fit(rows, labels)
+    return Classifier(**{"hidden": (8,), "epochs": 120, **settings}).fit(rows, labels)
 
 
 @cache

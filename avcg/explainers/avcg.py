@@ -68,7 +68,7 @@ class AVCG(Amortized):
     >>> from avcg import toys, Classifier, retrains
     >>> loans = toys.loans(n=400)
     >>> model = Classifier(hidden=(16,), epochs=30).fit(loans.X, loans.y)
-    >>> recourse = AVCG(retrains(model, loans.X, loans.y, n=8), recipe=Recipe(steps=300)).fit(loans.X)
+    >>> recourse = AVCG(retrains(model, loans.X, loans.y, n=24), recipe=Recipe(steps=300)).fit(loans.X)
     >>> denied = loans.X[model.predict(loans.X) == model.classes_[0]].head(2)
     >>> answers = recourse.generate(denied)
     >>> bool((answers.frame.columns == denied.columns).all())

@@ -24,7 +24,7 @@ from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.packaging import Packaging
 from avcg.guarantees.conformal import Promise
 from avcg.guarantees.statement import Statement
-from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, narrowed_space
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught
@@ -145,7 +145,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
                 " model avcg.PointMass(avcg.BlackBox(model, X))."
             )
         rows = as_rows(X)
-        self.space_ = self._space(rows)
+        self.space_ = narrowed_space(self.hypotheses.space, self.schema, rows)
         rng = torch.Generator().manual_seed(seed)
         deployed = None
         if self.model is not None:
@@ -425,16 +425,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
     def _refined_margins(self) -> Codes:
         """(C,) log-odds beyond the decision that a refined answer keeps, by target class."""
         return np.full(len(self.classes_), self._choices.search.refined_margin, np.float32)
-
-    def _space(self, rows: Any) -> Space:
-        """The space of the hypotheses, narrowed to the schema of this explainer."""
-        space = self.hypotheses.space
-        if space is None:
-            raise SettingError(
-                "These hypotheses have no space, so rows cannot be encoded for them. Give them one, e.g."
-                " DeepEnsemble(networks, space=TabularSpace.fit(schema, X))."
-            )
-        return space if self.schema is None else space.narrowed(self.schema, rows)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         """Fit the method to encoded rows; `space_`, `split_`, `deployed_` and `classes_` are set before.

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from avcg.errors import SettingError, check_int, enumerate_some
 from avcg.hypotheses.predictors import Predictors
+from avcg.schema.schema import Schema
 from avcg.space.base import Space
 
 
@@ -57,6 +58,25 @@ def deployed_model(distribution: object) -> Predictors | None:
     base = getattr(distribution, "base", None)
     centre = getattr(distribution, "deterministic", None)
     return base if base is not None or centre is None else centre()
+
+
+def narrowed_space(space: Space | None, schema: Schema | None, rows: Any) -> Space:
+    """The space of hypotheses, narrowed to a schema.
+
+    Args:
+        space: The space of the hypotheses.
+        schema: What may change; None: what the space lets.
+        rows: Rows in user units.
+
+    Raises:
+        SettingError: If there is no space to encode rows by.
+    """
+    if space is None:
+        raise SettingError(
+            "These hypotheses have no space, so rows cannot be encoded for them. Give them one, e.g."
+            " DeepEnsemble(networks, space=TabularSpace.fit(schema, X))."
+        )
+    return space if schema is None else space.narrowed(schema, rows)
 
 
 def check_same_reading(

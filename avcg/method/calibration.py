@@ -164,7 +164,7 @@ class Calibration:
             for effort, directions in (("single", self.directions), ("refined", self.refined))
             for direction in directions
         }
-        return pd.concat(frames, names=["effort", "target"])
+        return pd.concat(frames, names=["effort", "target"]).sort_index()
 
     def __str__(self) -> str:
         return " ".join(summary(self.statements().values()))

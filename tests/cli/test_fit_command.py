@@ -148,7 +148,7 @@ class TestKeeping:
             figures["promise"], "mean share of the 2 models held back from training", noted["assumption"],
             "avcg explain",
         ):  # fmt: skip
-            assert words in fitted.out
+            assert words in " ".join(fitted.out.split())
 
     def test_what_is_assumed_goes_with_the_artifact_to_the_report(self, folder, fitted):
         assert "on a bootstrap of the rows" in about(folder / "kept")["assumption"]

@@ -106,7 +106,7 @@ class TestOnePromise:
     @pytest.mark.parametrize(
         ("options", "says"),
         [
-            (["--guarantee", "expected"], "a survival of 0.95 needs 20 models held back for calibration"),
+            (["--guarantee", "expected"], "a survival of 0.95 needs 47 models held back for calibration"),
             (["--guarantee", "most_models", "--confidence", "0.95"], "a reliability of 0.9 needs 29 models held back"),
             (["--reliability", "0.8"], "a reliability of 0.8 needs 4 models held back for calibration"),
         ],

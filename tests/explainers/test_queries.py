@@ -127,8 +127,8 @@ WRONG = {
     "a gap": (lambda r: r.generate(denied().assign(income=np.nan)), DataError, "'income' has 40 missing"),
     "a new category": (lambda r: r.generate(denied().assign(housing="boat")), DataError, "no category of it: 'boat'"),
     "an infinite number": (lambda r: r.generate(denied().assign(income=np.inf)), DataError, "infinite"),
-    "survival of one": (lambda r: AVCG(loan_retrains(), survival=1.0).fit(TOY.X), SettingError, "'survival' of AVCG"),
-    "survival of zero": (lambda r: AVCG(loan_retrains(), survival=0.0).fit(TOY.X), SettingError, "'survival' of AVCG"),
+    "survival of one": (lambda r: AVCG(loan_retrains(), survival=1.0).fit(TOY.X), SettingError, "'survival' of a"),
+    "survival of zero": (lambda r: AVCG(loan_retrains(), survival=0.0).fit(TOY.X), SettingError, "'survival' of a"),
     "a threshold of one": (lambda r: AVCG(loan_retrains(), threshold=1.0).fit(TOY.X), SettingError, "'threshold'"),
     "a model for hypotheses": (lambda r: AVCG(loan_model()).fit(TOY.X), SettingError, "PointMass"),
     "a seed that is none": (
@@ -137,7 +137,7 @@ WRONG = {
     "another schema": (lambda r: AVCG(loan_retrains(), OTHER).fit(TOY.X), SchemaError, "differently"),
     "fewer labels than rows": (lambda r: AVCG(loan_retrains()).fit(TOY.X, [0, 1]), DataError, "one label per row"),
     "labels that are no classes": (
-        lambda r: AVCG(loan_retrains()).fit(TOY.X, ["a"] * 500), DataError, "none of the model's"
+        lambda r: AVCG(loan_retrains()).fit(TOY.X, ["a"] * 500), DataError, "must be among the model's classes"
     ),
     "a single row": (lambda r: AVCG(loan_retrains()).fit(TOY.X.head(1)), DataError, "at least two rows"),
     "an empty frame": (lambda r: r.generate(denied().head(0)), DataError, "no rows"),

@@ -66,9 +66,10 @@ class TestPromises:
         ]
         assert summary([MADE]) == summary([MADE, MADE]) == [str(MADE)]
 
-    def test_others_are_said_one_by_one(self):
-        statements = [MADE, replace(NOT_MADE, target="denied")]
-        assert summary(statements) == [str(each) for each in statements]
+    def test_others_are_said_one_by_one_and_name_their_target(self):
+        refused = replace(NOT_MADE, target="denied")
+        target, sentence = repr(MADE.target), str(MADE)
+        assert summary([MADE, refused]) == [f"For the target {target}: a{sentence[1:]}", str(refused)]
         assert summary([]) == []
 
 
@@ -78,6 +79,12 @@ class TestRefusals:
         [
             (
                 {},
+                "no margin is enough. At most 0.901 could be promised. The answers to 12 of 812 people are refused by"
+                " some model, and 3 more have no answer at all. Let more features change, train longer, or lower the"
+                " promise.",
+            ),
+            (
+                {"unanswered_rows": 0},
                 "no margin is enough. At most 0.901 could be promised. The answers to 12 of 812 people are refused by"
                 " some model. Let more features change, train longer, or lower the promise.",
             ),

@@ -262,6 +262,10 @@ def settings(**change):
     return lambda content, arrays, files: content["settings"].update(change)
 
 
+def promised(**change):
+    return lambda content, arrays, files: content["calibration"]["promise"].update(change)
+
+
 def counts(**change):
     return lambda content, arrays, files: content["scorer"].update(change)
 
@@ -291,6 +295,7 @@ def without(part, name):
 
 def more_models(content, arrays, files):
     """The counts and the tables agree with each other, and not with the graph."""
+    content["scorer"]["n_held_out"] += 1
     content["scorer"]["n_test"] += 1
     arrays["lower_bounds"] = np.append(arrays["lower_bounds"], 1.0)
 
@@ -299,12 +304,12 @@ class TestFoldersOfOtherMeans:
     @pytest.mark.parametrize(
         ("spoil", "says"),
         [
-            (settings(survival=1.5), r"'survival' must be in \(0, 1\). Got 1.5"),
-            (settings(survival=0), "'survival' must be in"),
-            (settings(survival="much"), r"it.settings.survival is 'much'"),
+            (promised(survival=1.5), r"'survival' must be in \(0, 1\). Got 1.5"),
+            (promised(survival=0), "'survival' must be in"),
+            (promised(survival="much"), r"it.calibration.promise.survival is 'much'"),
             (settings(threshold=2.0), "'threshold' must be in"),
-            (without("settings", "survival"), "it.settings lacks 'survival'"),
-            (without("calibration", "margin"), "it.calibration lacks 'margin'"),
+            (without("calibration", "promise"), "it.calibration lacks 'promise'"),
+            (without("calibration", "margins"), "it.calibration lacks 'margins'"),
             (without("scorer", "single_pass"), "it.scorer lacks 'single_pass'"),
             (without("classes", "values"), "lacks 'values'"),
             (
@@ -315,7 +320,7 @@ class TestFoldersOfOtherMeans:
             (counts(n_deployed=99), "Got 99 deployed models"),
             (counts(n_test=-1), "-1 held-out models"),
             (counts(n_judges=7), "'judges.weights' is missing, or its shape or dtype does not fit"),
-            (counts(n_test=1), "'lower_bounds' is missing, or its shape or dtype does not fit"),
+            (counts(n_test=0), "'lower_bounds' is missing, or its shape or dtype does not fit"),
             (more_models, r"should give probabilities of \d+ models and 2 classes"),
             (tables(judges_weights=lambda a: -a), "shares that add up to 1"),
             (tables(judges_weights=lambda a: a * np.nan), "shares that add up to 1"),

@@ -24,7 +24,7 @@ from avcg.serve.engine import open_engine
 
 DATA = Path(__file__).parents[1] / "data"
 STORED, ANSWERS = DATA / f"artifact-v{VERSION}", DATA / f"artifact-v{VERSION}-answers.json"
-ANSWERS_FILE = DATA / "answers-v1.json"
+ANSWERS_FILE = DATA / "answers-v2.json"
 LIMITS = {"vary": ["income", "housing"], "ranges": {"income": [20, 60]}, "max_changes": 1}
 QUERIES = [{}, {"n": 3}, {"refine": True}, LIMITS]
 

@@ -90,9 +90,9 @@ class TestAnswers:
                 self.statements = promised_by(engine)
 
         app = create_app(Promising())
-        made = "At most a 1 in 10 chance that the next retrained model accepts fewer than 95 of 100 people"
-        assert explain(app, rows=[row]).json()["promise"].startswith(made)
-        assert request(app, "GET", "/schema").json()["promise"].startswith(made)
+        made = " most a 1 in 10 chance that the next retrained model accepts fewer than 95 of 100 people"
+        assert explain(app, rows=[row]).json()["promise"].startswith(f"At{made}")
+        assert request(app, "GET", "/schema").json()["promise"].startswith(f"For each target: at{made}")
         for restriction in ({"n": 2}, {"vary": ["income"]}, {"min_prob": 0.9}, {"max_changes": 1}):
             found = explain(app, rows=[row], **restriction).json()
             assert "it was calibrated for single answers to queries without restrictions" in found["promise"]
