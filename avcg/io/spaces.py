@@ -77,6 +77,8 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         raise ArtifactError(f"The stored columns are invalid: {wrong}.")
     schema = Schema.from_json(packed["schema"])
     scales = {name: _array(arrays, f"encoding.{name}", "f", len(schema.numeric)) for name in _SCALES}
+    if (scales["low"] > scales["high"]).any():
+        raise ArtifactError("The stored range of a column ends before it begins.")
     encoding = Encoding(schema, packed["scaling"], **scales)
     links = tuple(_link(encoding, group, f"link.{i}.", arrays) for i, group in enumerate(schema.links))
     feasible = FeasibleSet.of(encoding, links)
