@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
 from avcg.errors import SettingError, enumerate_some
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import DeepEnsemble, FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.adapter import as_rows
-from avcg.models.affine import schema_with_gaps
+from avcg.models.affine import Converted, schema_with_gaps
 from avcg.models.black_box import BlackBox
-from avcg.models.sklearn import convertible, from_sklearn
+from avcg.models.sklearn import convertible, from_sklearn, from_torch
 from avcg.schema.schema import Schema
 from avcg.space.tabular import TabularSpace
 
@@ -30,11 +31,13 @@ def from_models(
 ) -> FiniteSet:
     """A finite set of hypotheses made from models that are already trained.
 
-    If all models are scikit-learn models that can be converted to networks exactly, they are converted. Otherwise they
-    are used as black boxes.
+    If all models are networks (`Classifier`, or converted by `from_sklearn` or `from_torch`) or scikit-learn models
+    that can be converted to networks exactly, they become networks over one space. Otherwise they are used as black
+    boxes.
 
     Args:
-        models: Fitted estimators on raw frames, `BlackBox` objects, or functions and ONNX files inside one.
+        models: Fitted classifiers and estimators on raw frames, `BlackBox` objects, or functions and ONNX files inside
+            one.
         X: Rows that the models were trained on, or similar rows.
         deployed: The deployed model, whose decision counts, from ``models`` or not; None: the mean of ``models``.
         schema: Schema of the columns; None: inferred from X, allowing missing values in the columns that have any.
@@ -68,15 +71,28 @@ def gather(models: Sequence[Any], X: Any, space: TabularSpace, classes: NDArray[
         space: Space that gives codes their meaning.
         classes: All labels, in the order of the probabilities.
     """
-    if all(convertible(model) and np.array_equal(model.classes_, classes) for model in models):
+    if all((_is_network(model) or convertible(model)) and np.array_equal(model.classes_, classes) for model in models):
         try:
-            return DeepEnsemble([from_sklearn(model, X, space=space) for model in models]).predictors
+            return DeepEnsemble([_over(model, X, space) for model in models]).predictors
         except SettingError:  # a step of the preprocessing is not affine: use black boxes
             pass
     boxes = [
         model if isinstance(model, BlackBox) else BlackBox(model, X, classes=classes, space=space) for model in models
     ]
     return BlackBoxPredictors([box.over(space, classes) for box in boxes])
+
+
+def _is_network(model: Any) -> bool:
+    return isinstance(getattr(model, "network_", None), nn.Module)
+
+
+def _over(model: Any, X: Any, space: TabularSpace) -> Any:
+    """A model as a network on the codes of a space."""
+    if not _is_network(model):
+        return from_sklearn(model, X, space=space)
+    if model.space_ is space or space.difference(model.space_) is None:
+        return Converted(model.network_, space, model.classes_)
+    return from_torch(model.network_, model.space_.encode, X, classes=model.classes_, space=space)
 
 
 def _classes_of(models: Sequence[Any]) -> NDArray[Any]:

@@ -23,7 +23,7 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
 from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.models.adapter import as_rows, model_spec
-from avcg.models.affine import schema_with_gaps
+from avcg.models.affine import Converted, schema_with_gaps
 from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
@@ -93,6 +93,11 @@ def retrains(
                 "A network takes no 'schema', and a fitted Classifier neither 'schema' nor 'space'. Leave them out."
             )
         return _networks(model, X, y, n, resampling, share, training, space, rng)
+    if isinstance(model, Converted):
+        raise SettingError(
+            "A converted model does not know how it was trained. Retrain the estimator that it came from, or its network"
+            " on codes: retrains(model.network_, model.space_.encode(X), positions, space=model.space_, training=...)."
+        )
     if not hasattr(model, "predict_proba"):
         raise SettingError(
             f"Retraining needs an estimator with predict_proba. A {type(model).__name__} has no predict_proba; wrap it,"
