@@ -14,10 +14,11 @@ from avcg.bench.paths import check_arguments, imported, parameters
 from avcg.errors import SettingError
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
+from avcg.hypotheses.families import How
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
 from avcg.hypotheses.rashomon import RashomonSet, rashomon_set
-from avcg.hypotheses.retrains import How, retrains
+from avcg.hypotheses.retrains import retrains
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
 

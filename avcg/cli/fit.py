@@ -35,7 +35,9 @@ Classes = Annotated[
 ]
 Resampling = Annotated[
     str | None,
-    typer.Option(metavar="seed|bootstrap|subsample", help="How plausible models differ (default: bootstrap)."),
+    typer.Option(
+        metavar="seed|bootstrap|subsample|added|label_noise", help="How plausible models differ (default: bootstrap)."
+    ),
 ]
 Survival = Annotated[
     float, typer.Option(help="Share of the people who followed the advice that a retrained model is to accept.")

@@ -18,9 +18,10 @@ from avcg.batch.readers import open_rows
 from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.guarantees.conformal import Guarantee, Promise
+from avcg.hypotheses.families import How
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import from_models
-from avcg.hypotheses.retrains import How, retrains
+from avcg.hypotheses.retrains import retrains
 from avcg.method.recipe import Recipe
 from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
@@ -29,6 +30,14 @@ from avcg.schema.schema import Schema
 from avcg.space.frames import MOST_CATEGORIES
 from avcg.space.tabular import TabularSpace, table_of
 
+# How retrains differ, of the families that need no moments of the rows.
+DIFFER: dict[How, str] = {
+    "seed": "from another seed",
+    "bootstrap": "on a bootstrap of the rows",
+    "subsample": "on 80% of the rows",
+    "added": "on the rows and a quarter as many more",
+    "label_noise": "with another label for 5% of the rows",
+}
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
 _MAX_DECIMALS = 4
 _N_HYPOTHESES = 40
@@ -100,9 +109,9 @@ class FitConfig:
             )
         if self.reliability is not None and self.guarantee == "expected":
             raise SettingError("--guarantee expected has no --reliability, only --survival. Leave --reliability out.")
-        if self.resampling is not None and self.resampling not in get_args(How):
+        if self.resampling is not None and self.resampling not in DIFFER:
             raise SettingError(
-                f"--resampling must be one of {enumerate_some(get_args(How))}. Got {self.resampling!r} instead."
+                f"--resampling must be one of {enumerate_some(DIFFER, len(DIFFER))}. Got {self.resampling!r} instead."
             )
         if len(self.models) > 1 and (self.hypotheses is not None or self.resampling is not None):
             raise SettingError("Several --model are the plausible models: leave --hypotheses and --resampling out.")
@@ -351,13 +360,12 @@ def _hypotheses(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | 
     network = Classifier(schema=table.schema, random_state=config.seed).fit(table.X, table.y)
     count, resampling = config.hypotheses or _N_HYPOTHESES, cast("How", config.resampling or "bootstrap")
     others = retrains(network, table.X, table.y, n=count, resampling=resampling, random_state=config.seed)
-    differ = {"seed": "from another seed", "bootstrap": "on a bootstrap of the rows", "subsample": "on 80% of the rows"}
     if not boxes:
-        return others, None, f"The next model is trained as this one was, {differ[resampling]}."
+        return others, None, f"The next model is trained as this one was, {DIFFER[resampling]}."
     agreement = float((network.predict(table.held_out) == boxes[0].predict(table.held_out)).mean())
     assumption = (
         f"{Path(config.models[0]).name} is the deployed model, and cannot be retrained here. The {count} plausible"
-        f" models are networks trained in its place, {differ[resampling]}; such a network agrees with it about"
+        f" models are networks trained in its place, {DIFFER[resampling]}; such a network agrees with it about"
         f" {agreement:.0%} of the held-out rows. Certificates assume that the next model is like these networks, which"
         " need not be true of its successor."
     )

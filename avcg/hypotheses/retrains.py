@@ -5,8 +5,9 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,11 +20,13 @@ from torch import Tensor, nn
 from avcg.console import progress
 from avcg.errors import DataError, SettingError, check_int
 from avcg.hypotheses.base import check_count
+from avcg.hypotheses.families import Families, How
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.from_models import gather
-from avcg.hypotheses.predictors import Predictors, Stacked
-from avcg.models.adapter import as_rows, model_spec
+from avcg.hypotheses.predictors import Joined, Predictors, Stacked
+from avcg.models.adapter import ModelSpec, as_rows, model_spec
 from avcg.models.affine import Converted, schema_with_gaps
+from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier, check_labels, split_rows
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
@@ -32,10 +35,12 @@ from avcg.space.base import Space
 from avcg.space.frames import take_rows
 from avcg.space.tabular import TabularSpace
 
-How = Literal["seed", "bootstrap", "subsample"]
+# From rows, their labels and a seed to a fitted model.
+Refit = Callable[[Any, NDArray[Any], int], Any]
 
 _WORTH_PROCESSES = 4.0  # seconds of fitting from which other processes are started; changes no result
 _CHECKED_ROWS = 2000  # training rows by which a failed fit is found
+_DRAWS = 100  # times that rows of one class are drawn again
 _ATTEMPTS = 3  # times that failed fits are repeated
 _LEAST_SKILL = 0.1  # share of the frequencies' Brier score that a model must save for others to be far worse than it
 
@@ -46,8 +51,11 @@ def retrains(
     y: Any,
     n: int = 40,
     *,
-    resampling: How = "bootstrap",
-    share: float = 0.8,
+    resampling: How | Mapping[How, float] = "bootstrap",
+    share: float | None = None,
+    time: Any = None,
+    variants: Sequence[Any] = (),
+    refit: Refit | None = None,
     schema: Schema | None = None,
     training: Training | None = None,
     space: Space | None = None,
@@ -58,21 +66,24 @@ def retrains(
 
     Networks, bare or in a `Classifier`, are trained as one stacked network. Other estimators are cloned and fitted in
     parallel; they need ``predict_proba``. Those that can be had as networks exactly (`from_sklearn`) become such; all
-    others are black boxes, and `AVCG` learns from students of them.
-
-    A fit counts as failed if the model decides the same for all rows, where ``model`` does not, or if its Brier score
-    on training rows is more than halfway from that of ``model`` to that of the class frequencies (unless ``model``
-    itself is hardly better than these). Failed fits are repeated with new random numbers, up to three times, and then
-    left out; a warning says how many. So the hypotheses are about next models that pass this check.
+    others are black boxes, and `AVCG` learns from students of them. Fits that fail (`failed_fits`) are repeated, and
+    left out with a warning if they fail again: the hypotheses are about next models that pass this check.
 
     Args:
-        model: A fitted `Classifier`, a torch network, or a scikit-learn estimator on raw frames.
+        model: A fitted `Classifier`, a torch network, or a scikit-learn estimator on raw frames. With ``refit``, any
+            fitted model that `from_models` takes.
         X: Training rows; encoded for a bare network.
         y: (N,) labels.
         n: Number of models. 40 carry a reliability of 0.95, see `AVCG`.
-        resampling: What differs between retrains: the ``"seed"`` alone, a ``"bootstrap"`` of the rows, or a
-            ``"subsample"`` without replacement.
-        share: Share of the rows in a subsample, in (0, 1).
+        resampling: What differs beside random numbers: ``"seed"`` (nothing), ``"bootstrap"``, ``"subsample"`` (rows
+            are deleted), ``"added"`` (rows are copied), ``"label_noise"`` (labels are others), ``"rolling"`` or
+            ``"expanding"`` (windows in time). Or several with their shares, of which each model draws one.
+        share: Share of the rows or labels that stay as they are, in (0, 1); None: 0.8 for ``"subsample"`` and
+            ``"added"``, 0.95 for ``"label_noise"``, 0.5 for windows.
+        time: For windows: the moment of each row, as the name of a column of X or (N,) values that can be sorted.
+        variants: Models with other settings, or other estimators. Each retrain is of ``model`` or one of these.
+        refit: Function ``(rows, labels, seed) -> fitted model`` that trains in place of ``fit``: for models that are
+            functions, and where training takes more than rows and labels.
         schema: Schema of the columns, for estimators; None: inferred.
         training: Settings of the training of a bare network; None: the defaults.
         space: Space of the rows that a bare network reads.
@@ -80,105 +91,140 @@ def retrains(
         random_state: Seed of all random numbers.
     """
     n = check_count(n, "retrains")
-    if resampling not in ("seed", "bootstrap", "subsample"):
-        raise SettingError(
-            f"The 'resampling' of retrains must be 'seed', 'bootstrap' or 'subsample'. Got {resampling!r} instead."
-        )
-    if not 0 < share < 1:
-        raise SettingError(f"The 'share' of retrains must be in (0, 1). Got {share!r} instead.")
     rng = torch.Generator().manual_seed(check_int(random_state, "'random_state' of retrains", 0))
-    if isinstance(model, (nn.Module, Classifier)):
-        if schema is not None or (space is not None and isinstance(model, Classifier)):
-            raise SettingError(
-                "A network takes no 'schema', and a fitted Classifier neither 'schema' nor 'space'. Leave them out."
-            )
-        return _networks(model, X, y, n, resampling, share, training, space, rng)
+    kinds = [model, *variants]
+    if refit is None and all(isinstance(kind, (nn.Module, Classifier)) for kind in kinds):
+        if schema is not None:
+            raise SettingError("A network takes no 'schema': it has one, or reads encoded rows. Leave it out.")
+        return _networks(kinds, X, y, n, resampling, share, time, training, space, rng)
+    return _estimators(model, _fits(kinds, refit), X, y, n, resampling, share, time, schema, n_jobs, rng)
+
+
+def _fits(kinds: Sequence[Any], refit: Refit | None) -> list[Refit]:
+    """The ways in which retrains are trained."""
+    if refit is None:
+        for kind in kinds:
+            _check_refittable(kind)
+        return [partial(_fit_clone, kind) for kind in kinds]
+    if len(kinds) > 1:
+        raise SettingError("A 'refit' trains whatever it likes, so it takes no 'variants'. Leave one of them out.")
+    return [refit]
+
+
+def _check_refittable(model: Any) -> None:
     if isinstance(model, Converted):
         raise SettingError(
-            "A converted model does not know how it was trained. Retrain the estimator that it came from, or its network"
-            " on codes: retrains(model.network_, model.space_.encode(X), positions, space=model.space_, training=...)."
+            "A converted model does not know how it was trained. Retrain the estimator that it came from, or its"
+            " network on codes: retrains(model.network_, model.space_.encode(X), positions, space=model.space_)."
         )
+    if isinstance(model, BlackBox) or (callable(model) and not hasattr(model, "fit")):
+        kind = type(model).__name__
+        raise SettingError(f"A {kind} can be asked, and not trained. Say how: refit=lambda rows, labels, seed: ...")
     if not hasattr(model, "predict_proba"):
         raise SettingError(
             f"Retraining needs an estimator with predict_proba. A {type(model).__name__} has no predict_proba; wrap it,"
             " e.g. in CalibratedClassifierCV."
         )
-    return _estimators(model, X, y, n, resampling, share, schema, n_jobs, rng)
-
-
-def resample(rows: Tensor, n: int, resampling: How, share: float, rng: torch.Generator) -> Tensor:
-    """(n, m) positions of the rows that each copy trains on, in random order.
-
-    Args:
-        rows: (N,) positions of the available rows.
-        n: Number of copies.
-        resampling: Kind of resampling, as in `retrains`.
-        share: Share of the rows in a subsample.
-        rng: Random numbers.
-    """
-    if resampling == "bootstrap":
-        return rows[torch.randint(len(rows), (n, len(rows)), generator=rng)]
-    size = max(1, round(share * len(rows))) if resampling == "subsample" else len(rows)
-    return torch.stack([rows[torch.randperm(len(rows), generator=rng)[:size]] for _ in range(n)])
 
 
 def _networks(
-    model: nn.Module | Classifier,
+    kinds: Sequence[nn.Module | Classifier],
     X: Any,
     y: Any,
     n: int,
-    resampling: How,
-    share: float,
+    resampling: How | Mapping[How, float],
+    share: float | None,
+    time: Any,
     training: Training | None,
     space: Space | None,
     rng: torch.Generator,
 ) -> FiniteSet:
-    spec = model_spec(model, space)
-    network, settings, held_share, device = spec.network, training or Training(), 0.1, "cpu"
-    if isinstance(model, Classifier):
-        network, held_share, device = model.architecture(), model.validation, model.device
-        settings = training or model.training()
+    if space is not None and isinstance(kinds[0], Classifier):
+        raise SettingError("A fitted Classifier has a space of its own. Leave 'space' out.")
+    spec = model_spec(kinds[0], space)
     x, labels = spec.pair(X, y)
-    x, labels = (x.to(device), labels.to(device)) if isinstance(model, Classifier) else (x, labels)
-    home, base = copy.deepcopy(network).cpu().float(), Stacked(spec.network, {})
+    n_classes = int(labels.max()) + 1 if spec.classes is None else len(spec.classes)
+    families = Families.of(resampling, share, time, X, len(x), n_classes)
+    seen, aims = x, labels
+    if families.labels_change:
+        seen, aims = x.repeat(n_classes, *[1] * (x.dim() - 1)), families.moved_labels(labels)
+    networks = [_untrained(kind, spec, training) for kind in kinds]
+    homes = [copy.deepcopy(network).cpu().float() for network, *_ in networks]
 
-    def train(count: int) -> Stacked:
+    def train_alike(kind: int, count: int) -> Stacked:
+        network, settings, held_share, device = networks[kind]
         # Each copy has its own validation split, as a real retrain would. With a common split, all copies would stop at
         # similar epochs and vary too little.
-        splits = [split_rows(len(x), held_share, rng) for _ in range(count)]
-        held = torch.stack([validation for _, validation in splits])
+        drawn = families.draw(count, rng)
+        available = [families.available(family, rng) for family in drawn]
+        splits = [split_rows(len(rows), held_share, rng) for rows in available]
+        held = [rows[validation] for rows, (_, validation) in zip(available, splits, strict=True)]
+        parts = zip(drawn, available, splits, strict=True)
+        trained = [families.rows(family, rows[kept], rng) for family, rows, (kept, _) in parts]
         state, _ = fit_stacked(
             network,
-            x,
-            labels,
-            torch.cat([resample(rows, 1, resampling, share, rng) for rows, _ in splits]),
+            seen.to(device),
+            aims.to(device),
+            _as_table(trained),
             settings,
             rng=rng,
-            held=held if held.shape[1] else None,
+            held=_as_table(held) if min(map(len, held)) else None,
             label=f"Training {count} networks",
         )
-        return Stacked(home, {name: value.cpu() for name, value in state.items()})
+        return Stacked(homes[kind], {name: value.cpu() for name, value in state.items()})
 
-    def stacked(parts: list[Stacked]) -> Stacked:
-        names = parts[0].overrides
-        return Stacked(home, {name: torch.cat([part.overrides[name] for part in parts]) for name in names})
+    def train(count: int) -> list[tuple[int, Stacked]]:
+        drawn = _draw_kinds(len(kinds), count, rng)
+        return [(kind, train_alike(kind, drawn.count(kind))) for kind in sorted(set(drawn))]
 
-    checked = x[:_CHECKED_ROWS].cpu()
-    return FiniteSet(
-        _repeated_until_trained(train, stacked, n, base, checked, labels[:_CHECKED_ROWS].cpu()),
-        spec.space,
-        spec.classes,
-        base,
-    )
+    def joined(parts: list[list[tuple[int, Stacked]]]) -> Predictors:
+        flat = [each for part in parts for each in part]
+        stacks = [_stacked([stack for own, stack in flat if own == kind]) for kind in sorted({own for own, _ in flat})]
+        return stacks[0] if len(stacks) == 1 else Joined(stacks)
+
+    base = Stacked(spec.network, {})
+    checked, known = x[:_CHECKED_ROWS].cpu(), labels[:_CHECKED_ROWS].cpu()
+    members = _repeated_until_trained(train, joined, n, base, checked, known, skilled=families.time is None)
+    return FiniteSet(members, spec.space, spec.classes, base)
+
+
+def _untrained(
+    kind: nn.Module | Classifier, spec: ModelSpec, training: Training | None
+) -> tuple[nn.Module, Training, float, str]:
+    """The architecture of a network, its settings of training, its share of validation rows, and its device."""
+    if not isinstance(kind, Classifier):
+        return kind, training or Training(), 0.1, "cpu"
+    if spec.space is None or spec.classes is None:
+        raise SettingError("A bare network and a Classifier read rows differently. Give variants of the same kind.")
+    network = kind.build(spec.space, len(spec.classes))
+    return network, training or kind.training(), kind.validation, kind.device
+
+
+def _as_table(rows: Sequence[Tensor]) -> Tensor:
+    """(S, m) positions from rows of positions; shorter ones are repeated to the length of the longest."""
+    longest = max(map(len, rows))
+    return torch.stack([part.repeat(-(-longest // max(len(part), 1)))[:longest] for part in rows])
+
+
+def _stacked(parts: Sequence[Stacked]) -> Stacked:
+    names = parts[0].overrides
+    return Stacked(parts[0].network, {name: torch.cat([part.overrides[name] for part in parts]) for name in names})
+
+
+def _draw_kinds(n_kinds: int, count: int, rng: torch.Generator) -> list[int]:
+    """Which model each retrain is of."""
+    return [0] * count if n_kinds == 1 else torch.randint(n_kinds, (count,), generator=rng).tolist()
 
 
 def _estimators(
     model: Any,
+    fits: Sequence[Refit],
     X: Any,
     y: Any,
     n: int,
-    resampling: How,
-    share: float,
+    resampling: How | Mapping[How, float],
+    share: float | None,
+    time: Any,
     schema: Schema | None,
     n_jobs: int | None,
     rng: torch.Generator,
@@ -191,53 +237,87 @@ def _estimators(
         )
     space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
     labels = check_labels(y, len(rows))
-    classes = np.unique(labels)
+    classes, positions = np.unique(labels, return_inverse=True)
+    families = Families.of(resampling, share, time, rows, len(rows), len(classes))
+    aims = classes[families.moved_labels(torch.from_numpy(positions)).numpy()]
 
     def train(count: int) -> list[Any]:
-        table = _with_two_classes(labels, count, resampling, share, rng)
+        drawn = [_with_two_classes(families, family, aims, rng) for family in families.draw(count, rng)]
         seeds = torch.randint(2**31 - 1, (count,), generator=rng).tolist()
-        return _fit_copies(model, X, labels, table, seeds, n_jobs)
+        which = _draw_kinds(len(fits), count, rng)
+
+        def fit(i: int) -> Any:
+            return fits[which[i]](take_rows(X, drawn[i] % len(rows)), aims[drawn[i]], seeds[i])
+
+        return _in_parallel(fit, count, f"Refitting {type(model).__name__}", n_jobs)
 
     def gathered(parts: list[list[Any]]) -> Predictors:
-        return gather([fitted for part in parts for fitted in part], X, space, classes)
+        fitted = [each for part in parts for each in part]
+        return gather([_boxed(each, X, classes, space) for each in fitted], X, space, classes)
 
-    base = gather([model], X, space, classes) if hasattr(model, "classes_") else None
+    is_fitted = hasattr(model, "classes_") or not hasattr(model, "fit")
+    base = gather([_boxed(model, X, classes, space)], X, space, classes) if is_fitted else None
     checked = rows.iloc[:_CHECKED_ROWS]
-    positions = torch.from_numpy(np.searchsorted(classes, labels[:_CHECKED_ROWS]))
-    members = _repeated_until_trained(train, gathered, n, base, space.encode(checked), positions)
+    members = _repeated_until_trained(
+        train, gathered, n, base, space.encode(checked), torch.from_numpy(positions[:_CHECKED_ROWS]),
+        skilled=families.time is None,
+    )  # fmt: skip
     with torch.no_grad():
         first = members.log_probs(space.encode(rows.iloc[:200])).exp()
     if n > 1 and torch.allclose(first[:1].expand_as(first), first, atol=1e-4):
         warnings.warn(
-            f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on {resampling!r}."
-            " They show no uncertainty; use resampling='bootstrap'.",
+            f"retrains: all {n} models are the same, since a {type(model).__name__} does not depend on"
+            f" {resampling!r}. They show no uncertainty; use resampling='bootstrap'.",
             stacklevel=3,
         )
     return FiniteSet(members, space, classes, base)
 
 
-def _fit_copies(
-    model: Any, X: Any, labels: NDArray[Any], table: NDArray[np.intp], seeds: list[int], n_jobs: int | None
-) -> list[Any]:
-    """Clones of an estimator, each fitted to the rows of one line of a table with a seed of its own."""
+def _boxed(model: Any, X: Any, classes: NDArray[Any], space: TabularSpace) -> Any:
+    """A fitted model as `gather` takes it: functions become black boxes."""
+    return model if hasattr(model, "classes_") else BlackBox(model, X, classes=classes, space=space)
 
-    def fit(chosen: NDArray[np.intp], seed: int) -> Any:
+
+def _fit_clone(model: Any, rows: Any, labels: NDArray[Any], seed: int) -> Any:
+    """A clone of an estimator, fitted with a seed of its own."""
+    try:
         clone_of_model = clone(model)
-        names = [name for name in clone_of_model.get_params() if name.rpartition("__")[2] == "random_state"]
-        return clone_of_model.set_params(**dict.fromkeys(names, seed)).fit(take_rows(X, chosen), labels[chosen])
+    except RuntimeError:  # a constructor that copies its lists, as CatBoost's does
+        clone_of_model = type(model)(**copy.deepcopy(model.get_params()))
+    names = [name for name in clone_of_model.get_params() if name.rpartition("__")[2] == "random_state"]
+    try:
+        return clone_of_model.set_params(**dict.fromkeys(names, seed)).fit(rows, labels)
+    except Exception as error:  # another library's code may raise anything
+        raise SettingError(
+            f"Refitting a {type(model).__name__} on rows and labels failed: {str(error).strip().splitlines()[0]:.200}"
+            " If its training takes more, e.g. eval_set or sample_weight, say how: refit=lambda rows, labels, seed: ..."
+        ) from error
 
-    with progress(f"Refitting {type(model).__name__}", len(seeds)) as advance:
+
+def _in_parallel(fit: Callable[[int], Any], count: int, label: str, n_jobs: int | None) -> list[Any]:
+    """The results of numbered fits, in other processes if they take long."""
+    with progress(label, count) as advance:
         start = time.monotonic()
-        fitted = [fit(table[0], seeds[0])]
-        expected = (time.monotonic() - start) * (len(seeds) - 1)
+        fitted = [fit(0)]
+        expected = (time.monotonic() - start) * (count - 1)
         advance(1, "")
         if n_jobs is None:
             n_jobs = -1 if expected > _WORTH_PROCESSES else 1
-        tasks = (delayed(fit)(chosen, seed) for chosen, seed in zip(table[1:], seeds[1:], strict=True))
-        for copy_of_model in Parallel(n_jobs=n_jobs, return_as="generator")(tasks):
-            fitted.append(copy_of_model)
+        for model in Parallel(n_jobs=n_jobs, return_as="generator")(delayed(fit)(i) for i in range(1, count)):
+            fitted.append(model)
             advance(len(fitted), "")
     return fitted
+
+
+def _with_two_classes(families: Families, family: How, labels: NDArray[Any], rng: torch.Generator) -> NDArray[np.intp]:
+    """(m,) positions of the rows that a retrain is fitted to. Rows of only one class are drawn again."""
+    for _ in range(_DRAWS):
+        drawn = families.rows(family, families.available(family, rng), rng).numpy()
+        if len(np.unique(labels[drawn])) > 1:
+            return drawn
+    raise DataError(
+        f"A {family} of these {families.n_rows} rows kept only one class in {_DRAWS} draws. Add rows of the rare class."
+    )
 
 
 def _repeated_until_trained(
@@ -247,6 +327,8 @@ def _repeated_until_trained(
     base: Predictors | None,
     x: Tensor,
     labels: Tensor,
+    *,
+    skilled: bool,
 ) -> Predictors:
     """N trained models. Fits that fail are repeated, and left out if they fail again and again.
 
@@ -257,20 +339,21 @@ def _repeated_until_trained(
         base: The model that is trained again; None: it is not fitted.
         x: (N, *event) training rows by which a failed fit is found.
         labels: (N,) class positions.
+        skilled: Whether a fit also fails where it is far worse than ``base``. A model of other years may be that.
 
     Raises:
         DataError: If every fit fails.
     """
     parts = [train(n)]
     members = combine(parts)
-    failed = failed_fits(members, base, x, labels)
+    failed = failed_fits(members, base, x, labels, skilled=skilled)
     if not bool(failed.any()):
         return members
     n_failed = missing = int(failed.sum())
     for _ in range(_ATTEMPTS):
         parts.append(train(missing))
         members = combine(parts)
-        kept = torch.nonzero(~failed_fits(members, base, x, labels)).flatten()
+        kept = torch.nonzero(~failed_fits(members, base, x, labels, skilled=skilled)).flatten()
         missing = n - len(kept)
         if not missing:
             break
@@ -291,14 +374,20 @@ def _repeated_until_trained(
 
 
 @torch.no_grad()
-def failed_fits(members: Predictors, base: Predictors | None, x: Tensor, labels: Tensor) -> Tensor:
-    """(S,) whether the fit of each model failed; see `retrains`.
+def failed_fits(
+    members: Predictors, base: Predictors | None, x: Tensor, labels: Tensor, *, skilled: bool = True
+) -> Tensor:
+    """(S,) whether the fit of each model failed.
+
+    That is, whether the model decides the same for all rows, where ``base`` does not, or its Brier score is more than
+    halfway from that of ``base`` to that of the class frequencies, unless ``base`` itself is hardly better than these.
 
     Args:
         members: The models.
         base: The model that was trained again; None: there is none to compare with.
         x: (N, *event) training rows.
         labels: (N,) class positions.
+        skilled: Whether a fit also fails where it is far worse than ``base``.
     """
     probabilities = members.probabilities(x).double().cpu()
     one_hot = torch.nn.functional.one_hot(labels.cpu(), probabilities.shape[-1]).double()
@@ -311,22 +400,6 @@ def failed_fits(members: Predictors, base: Predictors | None, x: Tensor, labels:
     if len(own.argmax(-1).unique()) == 1:
         constant = torch.zeros_like(constant)
     reference = float((own - one_hot).square().sum(-1).mean())
-    if reference > (1.0 - _LEAST_SKILL) * worst:
+    if not skilled or reference > (1.0 - _LEAST_SKILL) * worst:
         return constant
     return constant | (scores > (reference + worst) / 2)
-
-
-def _with_two_classes(labels: Any, n: int, resampling: How, share: float, rng: torch.Generator) -> Any:
-    """(n, m) positions of resampled rows. A resample with only one class is drawn again."""
-    table = resample(torch.arange(len(labels)), n, resampling, share, rng).numpy()
-    for i in range(n):
-        for _ in range(100):
-            if len(np.unique(labels[table[i]])) > 1:
-                break
-            table[i] = resample(torch.arange(len(labels)), 1, resampling, share, rng).numpy()[0]
-        else:
-            raise DataError(
-                f"A {resampling} of these {len(labels)} rows kept only one class in 100 draws. Add rows of the rare"
-                " class."
-            )
-    return table

@@ -106,7 +106,7 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if len(classes) < 2:
             raise DataError(f"A classifier needs at least two classes. All {len(labels)} labels are {labels[0]!r}.")
         space = self._fit_space(rows)
-        network, settings = self._build(space, len(classes)), self.training()
+        network, settings = self.build(space, len(classes)), self.training()
         x, positions = space.encode(rows), class_positions(labels, classes)
         rng = torch.Generator().manual_seed(check_int(self.random_state, "'random_state' of Classifier", 0))
         training_rows, validation_rows = split_rows(len(rows), self.validation, rng)
@@ -143,9 +143,15 @@ class Classifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def architecture(self) -> nn.Sequential:
         """A network of the same architecture with newly initialised weights."""
         check_is_fitted(self)
-        return self._build(self.space_, len(self.classes_))
+        return self.build(self.space_, len(self.classes_))
 
-    def _build(self, space: Space, n_classes: int) -> nn.Sequential:
+    def build(self, space: Space, n_classes: int) -> nn.Sequential:
+        """A network of this classifier's settings with newly initialised weights.
+
+        Args:
+            space: Space of the rows that it reads.
+            n_classes: Number of classes.
+        """
         units = [self.hidden] if isinstance(self.hidden, int) else self.hidden
         hidden = tuple(check_int(size, "units in 'hidden' of Classifier", 1) for size in units)
         rng, shape = torch.Generator().manual_seed(0), space.event_shape

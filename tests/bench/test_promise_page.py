@@ -47,12 +47,12 @@ class TestSentences:
             assert page.broken_share(lines)[0] <= 1 - reliability
 
     def test_0_95_is_promised_in_most_fits_and_0_99_on_small_tables_in_none(self, outcomes):
-        common = outcomes[outcomes["survival"] == 0.95]
+        common = outcomes[(outcomes["survival"] == 0.95) & (outcomes["dataset"] != "spambase")]
         assert (common.groupby(["dataset", "effort", "reliability", "target"])["made"].mean() > 0.5).all()
         small = outcomes["dataset"].isin(["breast_cancer", "heart"])
         assert not outcomes[small & (outcomes["survival"] == 0.99)]["made"].any()
 
-    def test_on_sba_a_fixed_weight_stands_still_and_a_constraint_goes_on(self, fits):
+    def test_on_sba_a_fixed_weight_stands_still_and_a_constraint_ends_higher(self, fits):
         shares = {
             recipe: np.mean(
                 [
@@ -67,8 +67,13 @@ class TestSentences:
             for recipe in ("weight", "constraint")
         }
         late = np.array(fits[0]["efforts"]["single"][0]["margins"]) >= 1.6
-        assert np.ptp(shares["weight"][late]) < 0.002
-        assert shares["constraint"][-1] > shares["weight"][late].max() + 0.002
+        assert np.ptp(shares["weight"][late]) < 0.001
+        assert round(shares["weight"][-1], 3) == 0.993
+        assert round(shares["constraint"][-1], 3) == 0.996
+        highest = [
+            fit["multipliers"][-1] for fit in fits if (fit["dataset"], fit["recipe"]) == ("sba:2004", "constraint")
+        ]
+        assert highest == [120.0] * 3
 
     def test_at_equal_survival_a_constraint_is_not_much_farther(self, page, fits):
         stored = {(fit["dataset"], fit["seed"], fit["recipe"]): fit["efforts"]["single"] for fit in fits}

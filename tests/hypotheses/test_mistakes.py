@@ -87,7 +87,7 @@ BAD = {
     ),
     "an unknown way to retrain": (
         lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, resampling="drift"),
-        "'subsample'. Got 'drift'",
+        "'expanding' or shares of these. Got 'drift'",
     ),
     "a share of nothing": (
         lambda toy, model: avcg.retrains(model, toy.X, toy.y, 3, share=0),
