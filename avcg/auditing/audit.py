@@ -199,8 +199,7 @@ def audit(
         recourse: A fitted method that replaces lost answers, judged by the models; a method that was trained on them
             finds most. If possible, the answer is kept and changes are added to it; otherwise the row is answered
             again. None: lost answers are not replaced.
-        threshold: Probability of the second of two classes from which the decision is for it; None: that of
-            ``recourse`` if it has one, else the most probable class.
+        threshold: Probability from which the second of two classes is decided for; None: as ``recourse`` decides.
         confidence: Confidence of intervals and bounds, in (0, 1).
 
     Returns:

@@ -71,7 +71,7 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
             class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
-        n_test: Number of hypotheses held out for certificates; None: a quarter of a finite set, or 50 draws.
+        n_test: Number of hypotheses held out for certificates; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated.
         random_state: Seed of all random numbers.
 
@@ -89,7 +89,7 @@ class GradientSearch(Explainer, Generic[SomeDescent]):
         descent: Descent | None = None,
         model: Model | None = None,
         threshold: float | None = None,
-        survival: float = 0.99,
+        survival: float = 0.95,
         n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,

@@ -76,9 +76,8 @@ def rashomon_set(
     if on_empty not in ("keep_best", "raise"):
         raise SettingError(f"The 'on_empty' of rashomon_set must be 'keep_best' or 'raise'. Got {on_empty!r} instead.")
     space, classes = getattr(candidates, "space", None), getattr(candidates, "classes", None)
-    x, labels = ModelSpec(torch.nn.Identity(), space, classes).pair(X, y)
+    x, labels = (part.to(device) for part in ModelSpec(torch.nn.Identity(), space, classes).pair(X, y))
     drawn = candidates if isinstance(candidates, Predictors) else candidates.sample(n, rng=rng)
-    x, labels = x.to(device), labels.to(device)
     losses = drawn.to(device).losses(x, labels, loss).cpu()
     _check_finite(losses)
     reference_loss, description = _reference_loss(candidates, losses, x, labels, loss, reference)

@@ -52,8 +52,11 @@ def assess(
     """
     per_answer, rows = query.per_answer()
     already = rule.valid(before, query.target, query.min_prob)
-    immovable = query.space.immovable(query.x)
     valid = rule.valid(after, per_answer.target, query.min_prob)
+    immovable, failed = np.zeros(len(already), bool), ~already & ~valid.reshape(len(already), -1).all(axis=1)
+    if failed.any():  # a valid answer has moved, so that its row need not be looked at
+        positions = np.flatnonzero(failed)
+        immovable[positions] = query.take(positions).space.immovable(query.x[positions])
     return Assessment(
         statuses=statuses(already[rows], immovable[rows], valid, robust),
         probability=of_target(after, per_answer.target).astype(np.float64),

@@ -1,4 +1,7 @@
-"""Training of S copies of a network at once, as one stacked network with one optimizer."""
+"""Training of S copies of a network at once, as one stacked network with one optimizer.
+
+Copies do not affect each other: Adam treats each weight separately, and the loss is a sum over copies.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +44,6 @@ def fit_stacked(
     label: str = "Training",
 ) -> tuple[dict[str, Tensor], list[Epoch]]:
     """Train S copies of a network from new initial weights with dropout, each on its own rows, as one stacked network.
-
-    Copies do not affect each other: Adam treats each weight separately, and the loss is a sum over copies.
 
     Args:
         network: Architecture; its weights are neither used nor changed.

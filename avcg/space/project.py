@@ -302,7 +302,9 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
     """(N, features) where an answer breaks a constraint, checked on exact values, independently of how it was made."""
     changed = changes(encoding, answers, factuals)
     broken, columns = np.zeros_like(changed), np.asarray(changed.any(axis=0))
-    x = encoding.encode(factuals)
+    followed = [link for link in feasible.links if columns[[link.leader, *link.followers]].any()]
+    if followed or columns[encoding.categorical_columns].any():
+        x = encoding.encode(factuals)
     if columns[encoding.numeric_columns].any():
         broken[:, encoding.numeric_columns] = _broken_numbers(encoding, feasible, answers, factuals)
     if columns[encoding.categorical_columns].any():
@@ -311,9 +313,7 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
             np.arange(len(answers))[:, None], encoding.first_slots + answers.choices
         ]
     broken &= changed
-    for link in feasible.links:
-        if not columns[[link.leader, *link.followers]].any():
-            continue
+    for link in followed:
         x_cf, expected = encoding.encode(answers), x.copy()
         expected[:, encoding.slices[link.leader]] = x_cf[:, encoding.slices[link.leader]]
         follow(encoding, link, expected, x)
