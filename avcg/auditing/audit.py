@@ -5,18 +5,21 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from avcg.auditing.monitor import Monitor, can_monitor, monitor
 from avcg.auditing.panel import Panel, Votes, replacements
 from avcg.errors import DataError, SettingError
+from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import MEANING
@@ -48,6 +51,7 @@ class Audit:
         threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
             class.
         confidence: Confidence of intervals and bounds, in (0, 1).
+        monitor: The models beside those that the promise of ``recourse`` was calibrated by; None: there are none.
     """
 
     answers: Counterfactuals
@@ -56,6 +60,7 @@ class Audit:
     models: tuple[str, ...]
     threshold: float | None
     confidence: float
+    monitor: Monitor | None = None
 
     def summary(self) -> pd.Series[Any]:
         """The totals of all answers, with an interval for the share that holds."""
@@ -124,7 +129,7 @@ class Audit:
         Keys: ``format`` ("avcg.audit"), ``version`` (1), ``models``, ``threshold``, ``confidence``, ``survival``,
         ``summary`` (an object), ``by_change``, ``by_count`` and ``by`` (lists of objects; null where there is nothing
         to group by), ``answers`` (one object for each line of ``frame`` with its ``index``), ``replacements`` (as
-        `Counterfactuals.to_json` writes them, or null).
+        `Counterfactuals.to_json` writes them, or null), ``monitor`` (one object for each model, or null).
 
         Args:
             by: Name of a column of the factuals, for the key ``by``; None: null.
@@ -143,6 +148,7 @@ class Audit:
             "by": None if by is None else _records(self.by(by), "value"),
             "answers": _records(self.frame, "index"),
             "replacements": None if self.replacements is None else json.loads(self.replacements.to_json()),
+            "monitor": None if self.monitor is None else _records(self.monitor.frame, "model"),
         }
         return json.dumps(document, allow_nan=False, default=str)
 
@@ -164,6 +170,7 @@ class Audit:
         if self.replacements is not None:
             lines[0] += f"; {total['replaced']} of {total['lost']} lost ones replaced, {total['keeping']} of these"
             lines[0] += " keeping the old advice"
+        lines += [] if self.monitor is None else [str(self.monitor)]
         lost = self.frame[self.frame["verdict"] == "lost"]
         for at, line in lost.head(_SHOWN).iterrows():
             outcome = "" if self.replacements is None else ", no replacement found"
@@ -196,14 +203,11 @@ def audit(
         models: One model, several in a list, several by name, or a distribution of hypotheses (every member of a
             finite set, else 50 draws; each counts once). A model is anything with ``predict_proba`` on the user's
             rows, a `BlackBox`, the path of an ONNX file, or a fitted explainer, which stands for its deployed model.
-        recourse: A fitted method that replaces lost answers, judged by the models; a method that was trained on them
-            finds most. If possible, the answer is kept and changes are added to it; otherwise the row is answered
-            again. None: lost answers are not replaced.
+        recourse: A fitted method that replaces lost answers, judged by the models. If possible, the answer is kept and
+            changes are added to it; otherwise the row is answered again. The monitor compares the models with its
+            calibration models. None: nothing is replaced or compared.
         threshold: Probability from which the second of two classes is decided for; None: as ``recourse`` decides.
         confidence: Confidence of intervals and bounds, in (0, 1).
-
-    Returns:
-        The verdict on each answer, and replacements of those that are lost.
 
     Raises:
         DataError: If the answers are damaged, or a model does not read the rows, does not have a target as a class, or
@@ -238,7 +242,22 @@ def audit(
             keeps_advice=_scatter(replaced.kept, lost, frame, False),
             extra_distance=_scatter(np.where(replaced.good, replaced.extra, np.nan), lost, frame, np.nan),
         )
-    return Audit(delivered, frame, new_answers, tuple(map(str, panel.names)), threshold, confidence)
+    names, monitored = tuple(map(str, panel.names)), _monitored(panel, models, recourse, delivered)
+    return Audit(delivered, frame, new_answers, names, threshold, confidence, monitored)
+
+
+def _monitored(panel: Panel, models: Any, recourse: Explainer | None, delivered: Counterfactuals) -> Monitor | None:
+    """The models that are new beside the calibration models of an explainer; None if it has none."""
+    if not isinstance(recourse, AVCG) or not can_monitor(recourse):
+        return None
+    given = list(models.values()) if isinstance(models, Mapping) else models
+    given = given if isinstance(given, list) else [given]
+    new = [i for i in range(len(panel.names)) if len(given) != len(panel.names) or given[i] is not recourse]
+    if not new:
+        return None
+    judges = panel.judges(recourse, delivered.answers)
+    members = replace(judges, predictors=judges.predictors.subset(torch.tensor(new)))
+    return monitor(recourse, members, [str(panel.names[i]) for i in new])
 
 
 def _judged(delivered: Counterfactuals, votes: Votes, confidence: float) -> pd.DataFrame:

@@ -71,6 +71,8 @@ def audit_answers(
         return
     screen = console()
     screen.print(str(result).split("\n")[0], markup=False)
+    if result.monitor is not None:
+        screen.print(str(result.monitor), markup=False)
     for table in shown:
         screen.print(table)
     if target is not None:

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,13 +17,14 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from avcg.errors import DataError, PromiseWarning, SettingError
+from avcg.errors import PromiseWarning, SettingError
 from avcg.explainers.amortized import Amortized
 from avcg.guarantees.conformal import Guarantee, Promise
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.predictors import Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught, equal_weights
-from avcg.method.calibration import Calibration, Direction, judge_margins
+from avcg.method.calibration import Calibration, Direction, hold_back, judge_margins
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
@@ -147,31 +149,9 @@ class AVCG(Amortized):
         self._train(x[chosen], x[held], recipe, self.generator_.parameters(), rng)
 
     def _hold_back(self, x: Tensor, config: CalibrationConfig, rng: torch.Generator) -> tuple[Tensor, Tensor]:
-        """Positions of the rows to calibrate by, all of which may change something, and of the rows to train on.
-
-        Args:
-            x: (N, *event) encoded rows.
-            config: How many rows to hold back.
-            rng: Random numbers.
-
-        Raises:
-            DataError: If fewer than two rows may change something.
-        """
-        immovable = self.space_.immovable(x)  # it has no answer, but may be a reference row for others
-        movable = int((~immovable).sum())
-        if movable < 2:
-            raise DataError(
-                f"A generator needs at least two rows to train on that may change something. Got {movable} of {len(x)}."
-            )
-        order = torch.randperm(len(x), generator=rng)
-        order = order[immovable[order].sort(stable=True).indices]
-        count = config.n_held(movable, x[0].numel())
-        held = torch.arange(len(x)) < count
-        decided = self.deployed_.decide(self.deployed_.probabilities(x[order[:movable]])).cpu()
-        for label in range(len(self.classes_)):  # a direction with few rows could promise nothing
-            own = torch.nonzero(decided == label).flatten()
-            held[own[: config.n_held_of_class(len(own), x[0].numel())]] = True
-        return order[held], order[~held]
+        """Positions of the rows to calibrate by and of those to train on; see `hold_back`."""
+        decided = self.deployed_.decide(self.deployed_.probabilities(x)).cpu()
+        return hold_back(self.space_.immovable(x), decided, config, x[0].numel(), rng)
 
     def _train(self, x: Tensor, held: Tensor, recipe: Recipe, trained: Iterable[Tensor], rng: torch.Generator) -> None:
         """Train the generator, measure it after each epoch, and calibrate the margin.
@@ -260,10 +240,7 @@ class AVCG(Amortized):
         """
         recipe, split, labels = self.recipe_, self.split_, self.classes_.tolist()
         models = self.judges_ if split.calibration is None else split.calibration
-        margins = np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1)
-        single = judge_margins(
-            margins.tolist(), lambda margin: self._first_at(query, margin), query, self.deployed_, models, labels
-        )
+        single = self.judged_answers(models, query)
         refined: tuple[Direction, ...] = ()
         if recipe.has_margins and not recipe.single_pass:
             fewer = query.take(_first_of_each(query.target, recipe.calibration.refine_rows))
@@ -273,6 +250,18 @@ class AVCG(Amortized):
             )
         n_models = 0 if split.calibration is None else len(models)
         return Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
+
+    def judged_answers(self, models: Predictors, query: Query | None = None) -> tuple[Direction, ...]:
+        """What models say of single answers at every margin, by class position, with a verdict that is still open.
+
+        Args:
+            models: Models that were not trained against.
+            query: Rows to answer; None: the calibration rows.
+        """
+        rows, recipe = self.calibration_query_ if query is None else query, self.recipe_
+        margins = np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1).tolist()
+        answer, labels = partial(self._first_at, rows), self.classes_.tolist()
+        return judge_margins(margins, answer, rows, self.deployed_, models, labels)
 
     def _refined_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one refined answer for each row, at a margin beyond the decision in log-odds."""

@@ -14,10 +14,13 @@ import numpy as np
 import pandas as pd
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from avcg.errors import DataError
 from avcg.guarantees.conformal import Promise, Reason, SurvivalTable, Verdict, decide
 from avcg.guarantees.statement import Statement, summary
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 from avcg.space.encoding import Codes
@@ -168,6 +171,36 @@ class Calibration:
 
     def __str__(self) -> str:
         return " ".join(summary(self.statements().values()))
+
+
+def hold_back(
+    immovable: Tensor, decided: Tensor, config: CalibrationConfig, n_codes: int, rng: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Positions of the rows to calibrate by, all of which may change something, and of the rows to train on.
+
+    Args:
+        immovable: (N,) whether a row may change nothing. It has no answer, but may be a reference row for others.
+        decided: (N,) position of the class that the deployed model decides for.
+        config: How many rows to hold back.
+        n_codes: Number of codes of a row.
+        rng: Random numbers.
+
+    Raises:
+        DataError: If fewer than two rows may change something.
+    """
+    movable = int((~immovable).sum())
+    if movable < 2:
+        raise DataError(
+            "A generator needs at least two rows to train on that may change something. Got"
+            f" {movable} of {len(immovable)}."
+        )
+    order = torch.randperm(len(immovable), generator=rng)
+    order = order[immovable[order].sort(stable=True).indices]
+    held = torch.arange(len(order)) < config.n_held(movable, n_codes)
+    for label in decided.unique():  # a direction with few rows could promise nothing
+        own = torch.nonzero(decided[order[:movable]] == label).flatten()
+        held[own[: config.n_held_of_class(len(own), n_codes)]] = True
+    return order[held], order[~held]
 
 
 def judge_margins(

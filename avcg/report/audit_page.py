@@ -39,6 +39,8 @@ def page(audit: Audit, by: str | None = None) -> str:
         "survival": precise(audit.answers.survival),
         "threshold": audit.threshold,
         "models": audit.models,
+        "monitor": audit.monitor,
+        "judged": [] if audit.monitor is None else list(audit.monitor.frame.to_dict("index").items()),
         "named": [name for name in audit.models if not name.isdigit()],
         "asked": audit.replacements is not None,
         "bar": stacked_bar(parts, f"{total['holds']} hold, {total['lost']} are lost"),
