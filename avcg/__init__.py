@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from avcg.auditing.audit import audit as audit
     from avcg.auditing.audit import feasibility as feasibility
     from avcg.auditing.audit import survival_curve as survival_curve
+    from avcg.auditing.backtest import BacktestConfig as BacktestConfig
+    from avcg.auditing.backtest import backtest as backtest
     from avcg.datasets import toys as toys
     from avcg.explainers.avcg import AVCG as AVCG
     from avcg.explainers.base import Explainer as Explainer
@@ -85,6 +87,8 @@ _MODULES = {
     "Weights": "avcg.method.objective",
     "attach_dropout": "avcg.models.dropout_masks",
     "audit": "avcg.auditing.audit",
+    "backtest": "avcg.auditing.backtest",
+    "BacktestConfig": "avcg.auditing.backtest",
     "guarantees": "avcg.guarantees",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",

@@ -216,6 +216,60 @@ class Loans:
         return best
 
 
+@dataclass(frozen=True, eq=False)
+class Drift:
+    """Two numbers whose border between the classes shifts or turns from moment to moment.
+
+    Attributes:
+        X: (N, 2) rows, ``a`` and ``b``.
+        y: (N,) 0 or 1.
+        time: (N,) moment of each row, 0, 1, ...
+        schema: Schema without constraints.
+        shift: How far the border moves along its direction in each moment.
+        turn: By how many radians it turns in each moment.
+        noise: Scale of the logistic noise.
+    """
+
+    X: pd.DataFrame
+    y: NDArray[np.int64]
+    time: NDArray[np.int64]
+    schema: Schema
+    shift: float
+    turn: float
+    noise: float
+
+    def probability(self, X: pd.DataFrame, time: int) -> Floats:
+        """(N,) probability of class 1 at a moment."""
+        score = np.cos(self.turn * time) * X["a"] + np.sin(self.turn * time) * X["b"] - self.shift * time
+        return np.asarray(1.0 / (1.0 + np.exp(-score / self.noise)))
+
+
+def drift(
+    n: int = 300, moments: int = 8, shift: float = 0.0, turn: float = 0.0, noise: float = 0.5, seed: int = 0
+) -> Drift:
+    """Rows of several moments, with a border that may shift or turn.
+
+    Args:
+        n: Number of rows of each moment.
+        moments: Number of moments.
+        shift: How far the border moves in each moment.
+        turn: By how many radians it turns in each moment.
+        noise: Scale of the logistic noise.
+        seed: Seed of the rows.
+
+    >>> toy = drift(n=100, moments=3, shift=0.5)
+    >>> [round(float(toy.y[toy.time == moment].mean()), 1) for moment in range(3)]
+    [0.5, 0.3, 0.2]
+    """
+    n, moments = check_int(n, "'n' of a toy", 2), check_int(moments, "'moments' of a toy", 1)
+    rng = np.random.default_rng(seed)
+    X = pd.DataFrame(rng.normal(size=(n * moments, 2)), columns=["a", "b"])
+    time = np.repeat(np.arange(moments), n)
+    toy = Drift(X, np.zeros(len(X), np.int64), time, Schema.infer(X), shift, turn, noise)
+    chances = np.concatenate([toy.probability(X[time == moment], moment) for moment in range(moments)])
+    return Drift(X, (rng.random(len(X)) < chances).astype(np.int64), time, toy.schema, shift, turn, noise)
+
+
 def loans(n: int = 600, seed: int = 0) -> Loans:
     """Synthetic loan requests with every kind of column.
 

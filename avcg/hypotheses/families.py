@@ -75,7 +75,7 @@ class Families:
         if time is not None and not windows:
             raise SettingError("A 'time' is for resampling='rolling' or 'expanding'. Leave it out, or ask for one.")
         total = sum(chances.values())
-        ranks = None if time is None else _ranks(time, X, n_rows)
+        ranks = None if time is None else moments_of(time, X, n_rows)[1]
         return cls({name: chance / total for name, chance in chances.items()}, share, ranks, n_rows, n_classes)
 
     @property
@@ -149,8 +149,17 @@ class Families:
         return max(1, round(share * count))
 
 
-def _ranks(time: Any, X: Any, n_rows: int) -> NDArray[np.int64]:
-    """(N,) ranks of the moments of rows."""
+def moments_of(time: Any, X: Any, n_rows: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The different moments of rows in their order, and the (N,) position among them of each row's moment.
+
+    Args:
+        time: The name of a column of X, or (N,) values that can be sorted.
+        X: Rows.
+        n_rows: Number of rows, N.
+
+    Raises:
+        DataError: If the moments do not fit the rows.
+    """
     if isinstance(time, str):
         frame = open_frame(X)
         if time not in frame.columns:
@@ -161,4 +170,5 @@ def _ranks(time: Any, X: Any, n_rows: int) -> NDArray[np.int64]:
         raise DataError(f"There must be one moment per row, {n_rows}. Got 'time' with {len(moments)}.")
     if moments.isna().any():
         raise DataError(f"Every row needs a moment. {int(moments.isna().sum())} values of 'time' are missing.")
-    return np.unique(moments.to_numpy(), return_inverse=True)[1].astype(np.int64)
+    different, positions = np.unique(moments.to_numpy(), return_inverse=True)
+    return different, positions.astype(np.int64)

@@ -105,7 +105,7 @@ def _fits(kinds: Sequence[Any], refit: Refit | None) -> list[Refit]:
     if refit is None:
         for kind in kinds:
             _check_refittable(kind)
-        return [partial(_fit_clone, kind) for kind in kinds]
+        return [partial(fit_clone, kind) for kind in kinds]
     if len(kinds) > 1:
         raise SettingError("A 'refit' trains whatever it likes, so it takes no 'variants'. Leave one of them out.")
     return [refit]
@@ -278,8 +278,18 @@ def _boxed(model: Any, X: Any, classes: NDArray[Any], space: TabularSpace) -> An
     return model if hasattr(model, "classes_") else BlackBox(model, X, classes=classes, space=space)
 
 
-def _fit_clone(model: Any, rows: Any, labels: NDArray[Any], seed: int) -> Any:
-    """A clone of an estimator, fitted with a seed of its own."""
+def fit_clone(model: Any, rows: Any, labels: NDArray[Any], seed: int) -> Any:
+    """A clone of an estimator, fitted with a seed of its own.
+
+    Args:
+        model: The estimator; its settings are copied, and nothing that it learnt.
+        rows: Training rows.
+        labels: (N,) labels.
+        seed: Seed of everything in it that has a ``random_state``.
+
+    Raises:
+        SettingError: If it cannot be fitted to rows and labels alone.
+    """
     try:
         clone_of_model = clone(model)
     except RuntimeError:  # a constructor that copies its lists, as CatBoost's does
