@@ -138,6 +138,13 @@ class TestExpected:
             assert verdict.reachable == pytest.approx(1 - bounds[-1])
         assert not decide(table_of(accepts), Promise(survival=0.95, guarantee="expected")).made
 
+    @pytest.mark.parametrize(("n", "m", "survival"), [(4, 4, 0.64), (9, 9, 0.81), (3, 1, 0.375)])
+    def test_a_bound_of_exactly_what_is_allowed_is_enough(self, n, m, survival):
+        """Where nobody is refused, n m of the (n + 1) (m + 1) cells are those that were seen."""
+        table = table_of(np.ones((1, m, n)))
+        assert decide(table, Promise(survival=survival, guarantee="expected")).made
+        assert not decide(table, Promise(survival=survival + 0.001, guarantee="expected")).made
+
 
 class TestDirections:
     def calibration(self, *tables, n_models=9, countable=True):
@@ -155,6 +162,12 @@ class TestDirections:
         assert [each.verdict.reason for each in decided.directions] == ["rows", ""]
         assert decided.margins().tolist() == [1.0, 1.0]
         assert not decided.made
+
+    def test_where_all_have_too_few_rows_no_more_margin_is_taken_than_brings_them_closest(self):
+        few = by_model("###", "###", "###", n=1)
+        decided = self.calibration(few, few).with_promise(replace(HALF, survival=0.8))
+        assert [each.verdict.reason for each in decided.directions] == ["rows", "rows"]
+        assert decided.margins().tolist() == [0.0, 0.0]
 
     @pytest.mark.parametrize(("settings", "reason"), [({"n_models": 0}, "models"), ({"countable": False}, "weights")])
     def test_models_that_do_not_count_promise_nothing(self, settings, reason):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from avcg import Recipe, Schema, TabularSpace
+from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Stacked
 from avcg.method.deployed import DeployedModel
@@ -168,6 +169,27 @@ class TestWhatTrainingAsks:
         assert early < 0.85, "a gate that is somewhat open is often shut at first"
         assert late > 0.95
 
+        assert late > 0.95
+
+    def test_the_relaxation_sharpens(self):
+        """Early on a gate that is rather open can still be moved; in the end it is nearly a decision."""
+        problem, slopes = Problem.of(), []
+
+        class Felt(Stubborn):
+            def forward(self, request, z):
+                proposal = super().forward(request, z)
+                proposal.gates.requires_grad_().register_hook(lambda slope: slopes.append(float(slope.abs().mean())))
+                return proposal
+
+        weights = Weights(nll=0.0, kl=0.0, proximity=1.0)
+        recipe = replace(
+            SHORT, steps=48, weights=weights, constraint=None, requests=0.0, expected_share=0.0, noise=(0.0, 0.0),
+            temperature=(1.0, 0.1),
+        )  # fmt: skip
+        problem.train(Felt(problem.space, Seen()), recipe)
+        tenth = len(slopes) // 10
+        assert 0 < np.mean(slopes[-tenth:]) < 0.1 * np.mean(slopes[:tenth])
+
     @pytest.mark.parametrize("constraint", [None, ConstraintConfig(rate=0.0)], ids=["a weight", "a constraint"])
     def test_hypotheses_press_less_at_first(self, constraint):
         """With a generator that does not learn, the price of not convincing them can only grow by itself."""
@@ -221,6 +243,30 @@ class TestMarginAsAConstraint:
         problem.train(generator, recipe)
         answers, target = answers_of(problem, generator, problem.space, margin=3.0)
         assert float(convinced(problem, answers, target).median()) > 2.0
+
+    def test_a_step_goes_by_the_mean_shortfall_of_each_level(self):
+        config = ConstraintConfig(levels=4, violation=0.5, rate=0.1)
+        multipliers = Multipliers(config, (0.0, 4.0), start=10.0)
+        level = multipliers.level(torch.tensor([0.5, 0.9, 1.0, 3.5, -2.0, 9.0]))
+        assert level.tolist() == [0, 0, 1, 3, 0, 3]
+        multipliers.update(level, torch.tensor([1.0, 2.0, 0.5, 0.0, 0.0, 0.0]))
+        expected = [10 * np.exp(0.1 * excess) for excess in (0.5, 0.0, 0.0, -0.5)]
+        np.testing.assert_allclose(multipliers.values, expected, rtol=1e-6)
+
+    def test_a_margin_that_could_not_be_bought_is_said(self):
+        multipliers = Multipliers(ConstraintConfig(levels=2, highest=5.0), (0.0, 2.0), start=4.0)
+        multipliers.warn_of_caps(2.0)
+        for _ in range(20):
+            multipliers.update(torch.tensor([1]), torch.tensor([5.0]))
+        assert multipliers.values.tolist() == [4.0, 5.0]
+        multipliers.warn_of_caps(0.5)
+        with pytest.warns(UserWarning, match="short of margins from 1 on, although their multiplier.*value, 5"):
+            multipliers.warn_of_caps(1.5)
+
+    @pytest.mark.parametrize("wrong", [{"lowest": 0.0}, {"lowest": 200.0}, {"levels": 0}, {"rate": -0.1}])
+    def test_settings_that_cannot_be(self, wrong):
+        with pytest.raises(SettingError, match=next(iter(wrong))):
+            ConstraintConfig(**wrong)
 
 
 @pytest.fixture(scope="module")
@@ -326,6 +372,17 @@ class TestTermsOfTheObjective:
         assert terms.sameness.tolist() == [0.0] * 40
         paid = self.terms(drawn=20.0, plausibility=lambda answers, target: torch.full((len(answers),), 2.5))
         assert paid.plausibility.tolist() == [2.5] * 40
+
+    def test_every_answer_to_a_row_counts_alike(self):
+        """With several latents for a row, each term is the mean over its answers."""
+        x, found = self.problem.x, []
+        for answers in ([x, 0.5 * x], [x], [0.5 * x]):
+            self.raw = torch.stack(answers)
+            found.append(self.terms(drawn=20.0, plausibility=lambda answers, target: answers.square().sum(dim=1)))
+        for name in ("nll", "proximity", "changes", "plausibility"):
+            both, first, second = (getattr(terms, name) for terms in found)
+            torch.testing.assert_close(both, (first + second) / 2)
+            assert not torch.allclose(first, second)
 
 
 class TestBounds:

@@ -391,6 +391,16 @@ class TestRecipe:
         assert all(int(((other == t) & (current == c)).sum()) > 100 for t in range(4) for c in range(4) if t != c)
         assert all(int(((every == t) & (current == c)).sum()) > 80 for t in range(4) for c in range(4))
 
+    def test_by_default_hypotheses_come_in_gradually_and_chance_fades(self):
+        recipe = Recipe()
+        assert 0 < recipe.warm_up < 1
+        assert 0 < recipe.warm_up_start < 1
+        assert recipe.noise[0] > recipe.noise[1] > 0
+        assert recipe.temperature[0] > recipe.temperature[1] > 0
+
+    def test_by_default_half_of_the_distance_is_that_of_expected_answers(self):
+        assert Recipe().expected_share == 0.5
+
     def test_the_papers_configuration_is_what_the_paper_says(self):
         recipe = Recipe.paper()
         assert (recipe.n_hypotheses, recipe.n_latents, recipe.targets, recipe.decoder) == (50, 5, "all", "latent")

@@ -166,6 +166,17 @@ class TestProjection:
             assert torch.equal(space.project(wish[k, i : i + 1], x[i : i + 1])[0], together[k, i])
 
 
+class TestPrices:
+    def test_a_number_that_may_be_missing_has_a_price_per_change_like_any_other(self):
+        schema = Schema.infer(ROWS).allow_missing("pay").cost("pay", per_unit=1.0, per_change=5.0)
+        space = space_of(schema, ROWS.assign(pay=[1.0, 2.0, None, 4.0]))
+        before = space.encode(ROWS.assign(pay=[1.0, 2.0, None, 4.0]))
+        after = space.encode(ROWS.assign(pay=[1.5, 2.0, 3.0, 2.0]))
+        expected = [5.5, 0.0, 6.0, 7.0]  # filling a gap costs 1 itself
+        np.testing.assert_allclose(space.distance(after, before), expected, atol=1e-5)
+        np.testing.assert_allclose(space.codes.distance(after.numpy(), before.numpy()), expected, atol=1e-5)
+
+
 class TestLinks:
     FRAME = pd.DataFrame(
         {"education": ["school", "college", "phd", "college"], "years": [10, 14, 20, 14], "pay": [1.0, 2.0, 3.0, 4.0]}
@@ -205,6 +216,24 @@ class TestLinks:
         assert answers["age"].tolist() == [26, 26, 26]
         assert answers["band"].tolist() == ["old"] * 3, "26 is nearer to 30 than to 20"
         np.testing.assert_allclose(answers["half"], 13.0, atol=1e-5)
+
+    @pytest.mark.parametrize(
+        "limited",
+        [
+            lambda schema: schema.only_up("half"),
+            lambda schema: schema.between("half", low=6.0),
+            lambda schema: schema.between("half", high=12.0),
+            lambda schema: schema.allow("band", ["old"]),
+            lambda schema: schema.forbid("band", "young", "old"),
+        ],
+        ids=["up", "low", "high", "allow", "forbid"],
+    )
+    def test_what_follows_a_number_may_have_no_limit_of_its_own(self, limited):
+        frame = pd.DataFrame({"age": [10, 20, 30], "band": ["young", "young", "old"], "half": [5.0, 10.0, 15.0]})
+        schema = Schema.infer(frame, kinds={"half": "continuous"}).link("age", "band", "half")
+        assert space_of(schema, frame)
+        with pytest.raises(SchemaError, match="follows the number 'age', so its limits must be put on 'age'"):
+            space_of(limited(schema), frame)
 
     def test_a_row_that_never_obeyed_the_link_is_left_alone_until_it_moves(self):
         space = space_of(Schema.infer(self.FRAME).link("education", "years"), self.FRAME)
