@@ -50,16 +50,14 @@ class Monitor:
                 f"{fewer or 'None'} of {m} calibration models accept{'s' * (fewer < 2)} as few of the answers as this"
                 f" model, or fewer (p = {last['p_value']:.2g}{least})."
             )
+        known = (
+            f"the evidence that these models are unlike the calibration models is {shown_evidence(last['evidence'])}"
+        )
         rule = f"an alarm from {self.threshold:g} on is false with a chance of at most {self.false_alarms:g}"
         if not last["alarm"]:
-            return (
-                f"No alarm: the evidence that these models are unlike the calibration models is {_short(last)}; {rule}."
-            )
+            return f"No alarm: {known}; {rule}."
         first = self.frame.index[self.frame["alarm"]][0]
-        return (
-            f"Alarm since {first!r}: the evidence that these models are unlike the calibration models is"
-            f" {_short(last)}; {rule}. The promise was not made for such models."
-        )
+        return f"Alarm since {first!r}: {known}; {rule}. The promise was not made for such models."
 
 
 def monitor(
@@ -127,5 +125,10 @@ def _survival(directions: Sequence[Direction], positions: Sequence[int]) -> Floa
     )
 
 
-def _short(line: pd.Series[Any]) -> str:
-    return f"{line['evidence']:.3g}" if line["evidence"] < _MOST_SHOWN else f"more than {_MOST_SHOWN:,}"
+def shown_evidence(value: float) -> str:
+    """Evidence in words.
+
+    >>> shown_evidence(3.2417), shown_evidence(52000.0)
+    ('3.24', 'more than 1,000')
+    """
+    return f"{value:.3g}" if value < _MOST_SHOWN else f"more than {_MOST_SHOWN:,}"

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from avcg.auditing.monitor import shown_evidence
 from avcg.explainers.records import Option
 from avcg.report.page import fill, percent, precise, short
 from avcg.report.svg import Part, share_bar, stacked_bar
 
 if TYPE_CHECKING:
     from avcg.auditing.audit import Audit
+    from avcg.auditing.monitor import Monitor
 
 _MAX_LOST = 200
 
@@ -40,7 +42,7 @@ def page(audit: Audit, by: str | None = None) -> str:
         "threshold": audit.threshold,
         "models": audit.models,
         "monitor": audit.monitor,
-        "judged": [] if audit.monitor is None else list(audit.monitor.frame.to_dict("index").items()),
+        "judged": [] if audit.monitor is None else _judged(audit.monitor),
         "named": [name for name in audit.models if not name.isdigit()],
         "asked": audit.replacements is not None,
         "bar": stacked_bar(parts, f"{total['holds']} hold, {total['lost']} are lost"),
@@ -50,6 +52,20 @@ def page(audit: Audit, by: str | None = None) -> str:
         "untold": len(audit.frame) - total["told"],
     }
     return fill("audit.html.j2", context)
+
+
+def _judged(monitor: Monitor) -> list[dict[str, Any]]:
+    """The lines of the models that are compared with the calibration models."""
+    return [
+        {
+            "name": name,
+            "alarm": line["alarm"],
+            "accepts": percent(line["survival"]),
+            "p": f"{line['p_value']:.2g}",
+            "evidence": shown_evidence(line["evidence"]),
+        }
+        for name, line in monitor.frame.to_dict("index").items()
+    ]
 
 
 def _tables(audit: Audit, by: str | None) -> list[dict[str, Any]]:
