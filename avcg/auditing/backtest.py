@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from avcg.auditing.audit import TOLD
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.console import progress
-from avcg.errors import DataError, SettingError, check_int, check_setting
+from avcg.errors import DataError, SettingError, check_int, check_setting, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
@@ -44,7 +45,8 @@ class BacktestConfig:
         first: Number of moments whose outcomes are known before the first origin, >= 1.
         horizon: Largest number of later models that judge; None: all there are.
         window: Number of moments that a model is trained on, the last ones that are known; None: all.
-        label_delay: Number of moments after which an outcome is known; 0: at the end of its own moment.
+        label_delay: Number of moments after which an outcome is known. With 0, at the end of its own moment, people are
+            advised whose outcomes their model has learnt; with 1 or more they are new to it.
         max_people: Largest number of people who are advised at each origin.
         random_state: Seed of all random numbers.
     """
@@ -158,6 +160,7 @@ def backtest(
         refit: Function ``(rows, labels, seed) -> fitted model`` that trains in place of ``fit``.
         config: Which moments are looked at; None: all that have a moment before them and one after them.
         folder: Folder in which each origin is stored when it is done, and is not done again; None: nothing is stored.
+            Functions are told apart by the names of the methods alone.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from avcg import toys
@@ -174,20 +177,31 @@ def backtest(
     chosen = dict(methods or METHODS)
     if NOTHING in chosen:
         raise SettingError(f"{NOTHING!r} is the method of people who stay as they are. Name yours otherwise.")
-    store = None if folder is None else _Store(Path(folder), {**asdict(config), "target": to_json(target)})
+    asked = {**asdict(config), "target": to_json(target), "methods": list(chosen), "model": repr(model)}
+    store = None if folder is None else _Store(Path(folder), {**asked, "rows": _fingerprint(X, labels, positions)})
+    lines = _lines(history, plausible or _retrained, chosen, store)
+    if not lines:
+        raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
+    return Backtest(pd.DataFrame(lines).astype({"distance": float, "promised": float}))
+
+
+def _lines(
+    history: _History, plausible: Plausible, methods: Mapping[str, Method], store: _Store | None
+) -> list[dict[str, Any]]:
+    """The lines of all origins; those that are stored are not made again."""
     lines: list[dict[str, Any]] = []
     origins = history.origins()
     with progress("Backtest", len(origins)) as advance:
         for done, origin in enumerate(origins, start=1):
-            stored = None if store is None else store.read(str(moments[origin]))
-            found = list(history.judged(origin, plausible or _retrained, chosen)) if stored is None else stored
-            if store is not None and stored is None:
-                store.write(str(moments[origin]), found)
+            name = str(history.moments[origin])
+            found = None if store is None else store.read(name)
+            if found is None:
+                found = list(history.judged(origin, plausible, methods))
+                if store is not None:
+                    store.write(name, found)
             lines += found
-            advance(done, str(moments[origin]))
-    if not lines:
-        raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
-    return Backtest(pd.DataFrame(lines).astype({"distance": float, "promised": float}))
+            advance(done, name)
+    return lines
 
 
 def _retrained(model: Any, X: Any, y: NDArray[Any]) -> FiniteSet:
@@ -208,18 +222,18 @@ class _History:
         self, X: pd.DataFrame, y: NDArray[Any], moments: NDArray[Any], positions: NDArray[np.int64], target: Any,
         fit: Refit, config: BacktestConfig,
     ) -> None:  # fmt: skip
-        self._X, self._y, self._moments, self._positions = X, y, moments, positions
+        self._X, self._y, self.moments, self._positions = X, y, moments, positions
         self._target, self._fit, self._config, self._models = target, fit, config, {}  # type: ignore[var-annotated]
         if target not in y.tolist():
             raise DataError(f"The 'target' must be one of the labels. Got {target!r}, which no row has.")
 
     def origins(self) -> list[int]:
         """Positions of the moments at which people are advised."""
-        earliest, last = self._config.first + self._config.label_delay, len(self._moments) - 1
+        earliest, last = self._config.first + self._config.label_delay, len(self.moments) - 1
         if earliest >= last:
             raise DataError(
                 f"A backtest needs at least {earliest + 2} moments: {earliest} before the first origin, the origin, and"
-                f" one after it. Got {len(self._moments)}."
+                f" one after it. Got {len(self.moments)}."
             )
         return list(range(earliest, last))
 
@@ -228,7 +242,7 @@ class _History:
         chosen = self._config.known(self._positions, moment)
         if len(np.unique(self._y[chosen])) < 2:
             raise DataError(
-                f"The outcomes known at {self._moments[moment]!s} are all the same. Start later: raise 'first' of"
+                f"The outcomes known at {self.moments[moment]!s} are all the same. Start later: raise 'first' of"
                 " BacktestConfig."
             )
         return self._X[chosen], self._y[chosen]
@@ -247,8 +261,8 @@ class _History:
         """The lines of one origin: for each method and later model, what became of the advice."""
         own = self._X[self._positions == origin]
         people = own[~self.accepted(origin, own)].iloc[: self._config.max_people]
-        horizon = self._config.horizon or len(self._moments)
-        later = range(origin + 1, min(origin + horizon, len(self._moments) - 1) + 1)
+        horizon = self._config.horizon or len(self.moments)
+        later = range(origin + 1, min(origin + horizon, len(self.moments) - 1) + 1)
         if not len(people):
             return
         rows, labels = self.known(origin)
@@ -257,7 +271,7 @@ class _History:
         for name, method in [(NOTHING, None), *methods.items()]:
             answers = None if method is None else method(hypotheses, rows, labels).generate(people, self._target)
             for moment in later:
-                about = {"origin": _plain(self._moments[origin]), "later": _plain(self._moments[moment])}
+                about = {"origin": _plain(self.moments[origin]), "later": _plain(self.moments[moment])}
                 line = self._line(answers, people, untouched[moment], moment)
                 yield {**about, "horizon": moment - origin, "method": name, **line}
 
@@ -311,12 +325,22 @@ class _Store:
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path} is damaged. Remove it, and its origin is done again.") from None
         if settings != self._settings:
-            raise SettingError(f"{self._folder} holds a backtest with other settings. Give another folder.")
+            differ = [name for name, value in self._settings.items() if settings.get(name) != value]
+            raise SettingError(
+                f"{self._folder} holds a backtest with other settings or rows: {enumerate_some(differ)} differ. Give"
+                " another folder."
+            )
         return [dict(line) for line in lines]
 
     def write(self, origin: str, lines: Sequence[Mapping[str, Any]]) -> None:
         """Store the lines of an origin, completely or not at all."""
         write_whole(self._path(origin), json.dumps({"settings": self._settings, "lines": list(lines)}))
+
+
+def _fingerprint(X: pd.DataFrame, labels: NDArray[Any], positions: NDArray[np.int64]) -> str:
+    """A hash of the rows, their labels and the order of their moments."""
+    parts = (pd.util.hash_pandas_object(each, index=False) for each in (X, pd.Series(labels), pd.Series(positions)))
+    return hashlib.sha256(b"".join(part.to_numpy().tobytes() for part in parts)).hexdigest()
 
 
 def _plain(moment: Any) -> Any:

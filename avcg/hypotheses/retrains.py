@@ -161,17 +161,8 @@ def _networks(
         held = [rows[validation] for rows, (_, validation) in zip(available, splits, strict=True)]
         parts = zip(drawn, available, splits, strict=True)
         trained = [families.rows(family, rows[kept], rng) for family, rows, (kept, _) in parts]
-        state, _ = fit_stacked(
-            network,
-            seen.to(device),
-            aims.to(device),
-            _as_table(trained),
-            settings,
-            rng=rng,
-            held=_as_table(held) if min(map(len, held)) else None,
-            label=f"Training {count} networks",
-        )
-        return Stacked(homes[kind], {name: value.cpu() for name, value in state.items()})
+        states = _trained_alike(network, seen.to(device), aims.to(device), trained, held, settings, rng)
+        return _stacked([Stacked(homes[kind], state) for state in states])
 
     def train(count: int) -> list[tuple[int, Stacked]]:
         drawn = _draw_kinds(len(kinds), count, rng)
@@ -198,6 +189,28 @@ def _untrained(
         raise SettingError("A bare network and a Classifier read rows differently. Give variants of the same kind.")
     network = kind.build(spec.space, len(spec.classes))
     return network, training or kind.training(), kind.validation, kind.device
+
+
+def _trained_alike(
+    network: nn.Module,
+    x: Tensor,
+    labels: Tensor,
+    trained: Sequence[Tensor],
+    held: Sequence[Tensor],
+    settings: Training,
+    rng: torch.Generator,
+) -> list[dict[str, Tensor]]:
+    """Parameters of copies of a network: of those with validation rows, and of those with too few rows to stop by."""
+    states = []
+    for stops_early in (True, False):
+        chosen = [i for i, rows in enumerate(held) if bool(len(rows)) is stops_early]
+        if chosen:
+            table = _as_table([trained[i] for i in chosen])
+            validation = _as_table([held[i] for i in chosen]) if stops_early else None
+            label = f"Training {len(chosen)} networks"
+            state, _ = fit_stacked(network, x, labels, table, settings, rng=rng, held=validation, label=label)
+            states.append({name: value.cpu() for name, value in state.items()})
+    return states
 
 
 def _as_table(rows: Sequence[Tensor]) -> Tensor:

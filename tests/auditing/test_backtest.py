@@ -155,8 +155,25 @@ class TestStoring:
 
     def test_other_settings_need_another_folder(self, tmp_path):
         self.run(tmp_path, [])
-        with pytest.raises(SettingError, match="holds a backtest with other settings"):
+        with pytest.raises(SettingError, match="with other settings or rows: 'horizon' differ"):
             self.run(tmp_path, [], horizon=1)
+
+    def test_other_rows_labels_models_and_methods_do_too(self, tmp_path):
+        self.run(tmp_path, [])
+        given = {"X": TOY.X, "y": TOY.y, "model": LogisticRegression(), "methods": NEAREST}
+        changed = {
+            "rows": ({"X": TOY.X + 1e-9}, {"y": 1 - TOY.y}),
+            "model": ({"model": LogisticRegression(C=2.0)},),
+            "methods": ({"methods": {"another": NEAREST["nearest"]}},),
+        }
+        for name, changes in changed.items():
+            for change in changes:
+                now = {**given, **change}
+                with pytest.raises(SettingError, match=f"with other settings or rows: {name!r} differ"):
+                    backtest(
+                        now["model"], now["X"], now["y"], time=TOY.time, target=1, methods=now["methods"],
+                        plausible=few, config=BacktestConfig(), folder=tmp_path,
+                    )  # fmt: skip
 
     def test_a_damaged_file_is_named(self, tmp_path):
         self.run(tmp_path, [])

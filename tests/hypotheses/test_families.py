@@ -10,6 +10,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 
 import avcg
+import avcg.hypotheses.retrains as retrains_module
 from avcg import BlackBox, Classifier, from_models, retrains, toys
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.families import Families
@@ -145,6 +146,25 @@ class TestMixing:
         assert isinstance(found.predictors, Stacked), "networks, all of one kind"
         said = found.predictors.probabilities(found.space.encode(NUMBERS.head(5)))
         assert len(said[:, 0, 0].unique()) == 12
+
+    def test_a_family_with_few_rows_does_not_keep_another_from_stopping_early(self, monkeypatch):
+        """Of 600 rows a bootstrap keeps 60 to stop by, and a window of 120 rows none."""
+        seen, fit = [], retrains_module.fit_stacked
+
+        def watched(network, x, y, rows, settings, *, held, **more):
+            seen.append((rows.shape, None if held is None else held.shape))
+            return fit(network, x, y, rows, settings, held=held, **more)
+
+        monkeypatch.setattr(retrains_module, "fit_stacked", watched)
+        many = toys.loans(n=600)
+        model = Classifier(hidden=(8,), epochs=100).fit(many.X, many.y)
+        mixed = {"bootstrap": 1, "rolling": 1}
+        found = retrains(model, many.X, many.y, n=12, resampling=mixed, share=0.2, time=np.arange(600))
+        (first, held), (second, none) = seen[:2]
+        assert (first[1], held[1], none) == (540, 60, None)
+        assert second[1] == 120
+        assert first[0] + second[0] == 12
+        assert len(found) == 12
 
     def test_label_noise_makes_a_network_less_sure(self):
         model = Classifier(hidden=(8,), epochs=150).fit(NUMBERS, LOANS.y)
