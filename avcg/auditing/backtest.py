@@ -5,36 +5,39 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from joblib import Parallel, delayed
 from numpy.typing import NDArray
 
 from avcg.auditing.audit import TOLD
+from avcg.auditing.past import NOTHING, Backtest, Found, Line
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
+from avcg.baselines.robust_search import RobustSearch
 from avcg.console import progress
 from avcg.errors import DataError, SettingError, check_int, check_setting, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.files import write_whole
-from avcg.guarantees.bounds import clopper_pearson
+from avcg.guarantees.conformal import SurvivalTable
+from avcg.hypotheses.base import check_same_reading
 from avcg.hypotheses.families import moments_of
 from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.from_models import from_models
 from avcg.hypotheses.retrains import Refit, fit_clone, retrains
+from avcg.method.query import Query
 from avcg.models.classifier import check_labels
 from avcg.space.serialize import to_json
 
 # From a model, its rows and their labels to the models that may come next; and from these to a fitted method.
 Plausible = Callable[[Any, Any, NDArray[Any]], FiniteSet]
 Method = Callable[[FiniteSet, Any, NDArray[Any]], Explainer]
-
-NOTHING = "nothing"  # the method of people who stay as they are
-_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -76,60 +79,6 @@ class BacktestConfig:
         return (positions <= last) & (positions > (-1 if self.window is None else last - self.window))
 
 
-@dataclass(frozen=True, eq=False)
-class Backtest:
-    """What became of the advice of past moments.
-
-    Attributes:
-        frame: One line for each origin, later moment and method: ``origin``, ``later``, ``horizon`` (how many moments
-            lie between them), ``method``; ``people`` whom the model of the origin refused; ``answered``, the share of
-            them with an answer; ``survival``, the share of these whom the later model accepts; ``distance``, the mean
-            cost of their changes; ``harmed``, the share of them whom the later model would have accepted as they were,
-            and refuses after the change; ``promised``, the survival that was promised, NaN where nothing was; and
-            ``kept``, whether the later model accepts so many (False where nothing was promised).
-    """
-
-    frame: pd.DataFrame
-
-    def summary(self) -> pd.DataFrame:
-        """By method and horizon: origins, means, least survival, and promises made and kept."""
-        return self.frame.groupby(["method", "horizon"], sort=False).agg(
-            origins=("origin", "count"),
-            answered=("answered", "mean"),
-            survival=("survival", "mean"),
-            least=("survival", "min"),
-            distance=("distance", "mean"),
-            harmed=("harmed", "mean"),
-            made=("promised", "count"),
-            kept=("kept", "sum"),
-        )
-
-    def to_json(self) -> str:
-        """The lines of ``frame`` as JSON; NaN becomes null."""
-        return json.dumps({"format": "avcg.backtest", "version": 1, "lines": _records(self.frame)}, allow_nan=False)
-
-    def __str__(self) -> str:
-        nearest, lines = self.frame[self.frame["horizon"] == 1], []
-        for method, group in nearest.groupby("method", sort=False):
-            worst, made, kept = (
-                int(group["survival"].argmin()),
-                int(group["promised"].count()),
-                int(group["kept"].sum()),
-            )
-            line = f"{method}: the next model accepts {group['survival'].mean():.1%} of those who have an answer"
-            line += f" ({group['answered'].mean():.1%}, at distance {group['distance'].mean():.3g}), at worst"
-            line += f" {group['survival'].iloc[worst]:.1%} of those of {group['origin'].iloc[worst]}"
-            if made:
-                least = float(clopper_pearson(np.array([kept]), made, _CONFIDENCE)[0])
-                line += f"; {kept} of {made} promises kept (at least {least:.0%}, with {_CONFIDENCE:.0%} confidence)"
-            lines.append(f"{line}.")
-        count = nearest["origin"].nunique()
-        carried = f"{count} past moments can carry a reliability of {count / (count + 1):.2f} at most."
-        return "\n".join([*lines, carried])
-
-    __repr__ = __str__
-
-
 def backtest(
     model: Any,
     X: pd.DataFrame,
@@ -142,6 +91,7 @@ def backtest(
     refit: Refit | None = None,
     config: BacktestConfig | None = None,
     folder: str | Path | None = None,
+    n_jobs: int = 1,
 ) -> Backtest:
     """Stand at each past moment, advise with what was known then, and judge by the models that really came.
 
@@ -161,6 +111,7 @@ def backtest(
         config: Which moments are looked at; None: all that have a moment before them and one after them.
         folder: Folder in which each origin is stored when it is done, and is not done again; None: nothing is stored.
             Functions are told apart by the names of the methods alone.
+        n_jobs: Number of processes, as in joblib, each with an origin of its own.
 
     >>> from sklearn.linear_model import LogisticRegression
     >>> from avcg import toys
@@ -179,29 +130,34 @@ def backtest(
         raise SettingError(f"{NOTHING!r} is the method of people who stay as they are. Name yours otherwise.")
     asked = {**asdict(config), "target": to_json(target), "methods": list(chosen), "model": repr(model)}
     store = None if folder is None else _Store(Path(folder), {**asked, "rows": _fingerprint(X, labels, positions)})
-    lines = _lines(history, plausible or _retrained, chosen, store)
-    if not lines:
+    found = _found(history, partial(history.judged, plausible or _retrained, chosen), store, n_jobs)
+    if not found.lines:
         raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
-    return Backtest(pd.DataFrame(lines).astype({"distance": float, "promised": float}))
+    return Backtest.of(found, target)
 
 
-def _lines(
-    history: _History, plausible: Plausible, methods: Mapping[str, Method], store: _Store | None
-) -> list[dict[str, Any]]:
-    """The lines of all origins; those that are stored are not made again."""
-    lines: list[dict[str, Any]] = []
-    origins = history.origins()
-    with progress("Backtest", len(origins)) as advance:
-        for done, origin in enumerate(origins, start=1):
-            name = str(history.moments[origin])
-            found = None if store is None else store.read(name)
-            if found is None:
-                found = list(history.judged(origin, plausible, methods))
-                if store is not None:
-                    store.write(name, found)
-            lines += found
-            advance(done, name)
-    return lines
+def _found(history: _History, judged: Callable[[int], Found], store: _Store | None, n_jobs: int) -> Found:
+    """What was found at all origins; those that are stored are not done again."""
+    names = {origin: str(history.moments[origin]) for origin in history.origins()}
+    found = {origin: None if store is None else store.read(name) for origin, name in names.items()}
+    todo = [origin for origin, known in found.items() if known is None]
+    if todo:
+        moments = list(range(todo[0], len(history.moments)))
+        history.models = dict(zip(moments, _in_order("Models", history.fitted, moments, n_jobs), strict=True))
+    for origin, new in zip(todo, _in_order("Backtest", judged, todo, n_jobs), strict=True):
+        found[origin] = new
+        if store is not None:
+            store.write(names[origin], new)
+    return sum((each for each in found.values() if each is not None), Found())
+
+
+def _in_order(label: str, do: Callable[[int], Any], tasks: Sequence[int], n_jobs: int) -> Iterator[Any]:
+    """Results of a function in the order of its tasks, as they are done."""
+    results = Parallel(n_jobs=n_jobs, return_as="generator")(delayed(do)(task) for task in tasks)
+    with progress(label, len(tasks)) as advance:
+        for done, result in enumerate(results, start=1):
+            yield result
+            advance(done, f"{done} of {len(tasks)}")
 
 
 def _retrained(model: Any, X: Any, y: NDArray[Any]) -> FiniteSet:
@@ -215,15 +171,32 @@ METHODS: dict[str, Method] = {
 }
 
 
+def searches(probabilities: Sequence[float] = (0.5, 0.7, 0.9, 0.97)) -> dict[str, Method]:
+    """Methods that search for each row by gradients until every judge gives the target some probability.
+
+    Beside them, `Backtest.at_equal_survival` tells how far a method's answers are. Models need gradients.
+
+    Args:
+        probabilities: The probabilities, one method for each.
+    """
+    return {f"search to {probability:g}": partial(_searched, probability) for probability in probabilities}
+
+
+def _searched(probability: float, hypotheses: FiniteSet, X: Any, y: NDArray[Any]) -> Explainer:
+    descent = replace(RobustSearch.usual, probability=probability)
+    return RobustSearch(hypotheses, descent=descent).fit(X, y)
+
+
 class _History:
-    """The models of all moments, each fitted once to what was known then."""
+    """The rows of all moments, and ``models`` by moment, each fitted once to what was known then."""
 
     def __init__(
         self, X: pd.DataFrame, y: NDArray[Any], moments: NDArray[Any], positions: NDArray[np.int64], target: Any,
         fit: Refit, config: BacktestConfig,
     ) -> None:  # fmt: skip
         self._X, self._y, self.moments, self._positions = X, y, moments, positions
-        self._target, self._fit, self._config, self._models = target, fit, config, {}  # type: ignore[var-annotated]
+        self._target, self._fit, self._config = target, fit, config
+        self.models: dict[int, Any] = {}
         if target not in y.tolist():
             raise DataError(f"The 'target' must be one of the labels. Got {target!r}, which no row has.")
 
@@ -247,37 +220,61 @@ class _History:
             )
         return self._X[chosen], self._y[chosen]
 
-    def model(self, moment: int) -> Any:
-        """The model of a moment."""
-        if moment not in self._models:
-            self._models[moment] = self._fit(*self.known(moment), self._config.random_state)
-        return self._models[moment]
+    def fitted(self, moment: int) -> Any:
+        """A model of a moment, fitted."""
+        return self._fit(*self.known(moment), self._config.random_state)
 
     def accepted(self, moment: int, rows: pd.DataFrame) -> NDArray[np.bool_]:
         """(N,) whether the model of a moment decides for the target."""
-        return np.asarray(self.model(moment).predict(rows) == self._target)
+        return np.asarray(self.models[moment].predict(rows) == self._target)
 
-    def judged(self, origin: int, plausible: Plausible, methods: Mapping[str, Method]) -> Iterator[dict[str, Any]]:
-        """The lines of one origin: for each method and later model, what became of the advice."""
+    def judged(self, plausible: Plausible, methods: Mapping[str, Method], origin: int) -> Found:
+        """What became of the advice of one origin, for each method and later model."""
         own = self._X[self._positions == origin]
         people = own[~self.accepted(origin, own)].iloc[: self._config.max_people]
         horizon = self._config.horizon or len(self.moments)
         later = range(origin + 1, min(origin + horizon, len(self.moments) - 1) + 1)
+        lines: list[Line] = []
+        frontier: list[Line] = []
         if not len(people):
-            return
+            return Found()
         rows, labels = self.known(origin)
-        hypotheses = plausible(self.model(origin), rows, labels)
+        hypotheses = plausible(self.models[origin], rows, labels)
         untouched = {moment: self.accepted(moment, people) for moment in later}
         for name, method in [(NOTHING, None), *methods.items()]:
-            answers = None if method is None else method(hypotheses, rows, labels).generate(people, self._target)
-            for moment in later:
-                about = {"origin": _plain(self.moments[origin]), "later": _plain(self.moments[moment])}
-                line = self._line(answers, people, untouched[moment], moment)
-                yield {**about, "horizon": moment - origin, "method": name, **line}
+            explainer = None if method is None else method(hypotheses, rows, labels)
+            answers = None if explainer is None else explainer.generate(people, self._target)
+            about = [self._about(origin, moment) | {"method": name} for moment in later]
+            for moment, line in zip(later, about, strict=True):
+                lines.append(line | self._line(answers, people, untouched[moment], moment))
+            if isinstance(explainer, AVCG) and explainer.recipe_.has_margins:
+                table = self._judged_margins(explainer, people, later)
+                frontier += [
+                    line | {
+                        "margin": float(margin), "people": len(people), "answered": int(table.answered[at]),
+                        "accepted": int(table.accepted[at, j]), "distance": float(table.distance[at]),
+                    }
+                    for j, line in enumerate(about)
+                    for at, margin in enumerate(table.margins)
+                ]  # fmt: skip
+        return Found(lines, frontier)
+
+    def _about(self, origin: int, moment: int) -> Line:
+        earlier, later = _plain(self.moments[origin]), _plain(self.moments[moment])
+        return {"origin": earlier, "later": later, "horizon": moment - origin}
+
+    def _judged_margins(self, explainer: AVCG, people: pd.DataFrame, later: range) -> SurvivalTable:
+        """What later models say of the answers at each margin."""
+        models = from_models([self.models[moment] for moment in later], people, space=explainer.space_)
+        check_same_reading(explainer.space_, models.space, explainer.classes_, models.classes)
+        x, aim = explainer.space_.encode(people), explainer.classes_.tolist().index(self._target)
+        x = x[~explainer.space_.immovable(x)]
+        query = Query(x.numpy(), np.full(len(x), aim), explainer.space_.codes)
+        return explainer.judged_answers(models.predictors, query)[aim].table
 
     def _line(
         self, answers: Counterfactuals | None, people: pd.DataFrame, untouched: NDArray[np.bool_], moment: int
-    ) -> dict[str, Any]:
+    ) -> Line:
         if answers is None:
             told, after = np.ones(len(people), bool), untouched
             distance: float | None = 0.0
@@ -292,7 +289,7 @@ class _History:
             promised = made[0].survival if made else None
         count = max(int(told.sum()), 1)
         survival = float(after[told].sum() / count)
-        line: dict[str, Any] = {
+        return {
             "people": len(people),
             "answered": float(told.mean()),
             "survival": survival,
@@ -301,7 +298,6 @@ class _History:
             "promised": promised,
             "kept": promised is not None and survival >= promised - 1e-9,
         }
-        return line
 
 
 class _Store:
@@ -314,14 +310,14 @@ class _Store:
     def _path(self, origin: str) -> Path:
         return self._folder / f"origin-{''.join(c if c.isalnum() or c in '-.' else '_' for c in origin)}.json"
 
-    def read(self, origin: str) -> list[dict[str, Any]] | None:
-        """The lines of an origin; None if it is not done."""
+    def read(self, origin: str) -> Found | None:
+        """What was found at an origin; None if it is not done."""
         path = self._path(origin)
         if not path.exists():
             return None
         try:
             content = json.loads(path.read_text())
-            settings, lines = content["settings"], content["lines"]
+            settings, found = content["settings"], Found(content["lines"], content["frontier"])
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path} is damaged. Remove it, and its origin is done again.") from None
         if settings != self._settings:
@@ -330,11 +326,11 @@ class _Store:
                 f"{self._folder} holds a backtest with other settings or rows: {enumerate_some(differ)} differ. Give"
                 " another folder."
             )
-        return [dict(line) for line in lines]
+        return found
 
-    def write(self, origin: str, lines: Sequence[Mapping[str, Any]]) -> None:
-        """Store the lines of an origin, completely or not at all."""
-        write_whole(self._path(origin), json.dumps({"settings": self._settings, "lines": list(lines)}))
+    def write(self, origin: str, found: Found) -> None:
+        """Store what was found at an origin, completely or not at all."""
+        write_whole(self._path(origin), json.dumps({"settings": self._settings, **asdict(found)}))
 
 
 def _fingerprint(X: pd.DataFrame, labels: NDArray[Any], positions: NDArray[np.int64]) -> str:
@@ -347,7 +343,3 @@ def _plain(moment: Any) -> Any:
     """A moment as a number or a text."""
     value = to_json(moment)
     return value if isinstance(value, (int, float)) else str(value)
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): to_json(value) for name, value in line.items()} for line in frame.to_dict("records")]

@@ -40,7 +40,7 @@ DIFFER: dict[How, str] = {
 }
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
 _MAX_DECIMALS = 4
-_N_HYPOTHESES = 40
+N_HYPOTHESES = 40
 _MAX_MEASURED = 2000  # denied rows that the figures are measured on
 
 
@@ -146,6 +146,7 @@ class Table:
         classes: All outcomes, sorted.
         positive: The outcome that people want.
         notes: Warnings about the data, each a sentence.
+        apart: A column that is not learnt from, for all rows; None: none was asked for.
     """
 
     X: pd.DataFrame
@@ -156,10 +157,15 @@ class Table:
     classes: list[Any]
     positive: Any
     notes: tuple[str, ...]
+    apart: pd.Series[Any] | None = None
 
 
-def read_table(config: FitConfig) -> Table:
+def read_table(config: FitConfig, apart: str | None = None) -> Table:
     """Read the rows, infer their schema, and split them into training and held-out rows.
+
+    Args:
+        config: The options.
+        apart: Column that is read beside the rows, such as that of their moments; None: none.
 
     Raises:
         AvcgError: If the file or the options are invalid. The message names the column or the option.
@@ -170,7 +176,8 @@ def read_table(config: FitConfig) -> Table:
         # pandas stores the index of a frame in columns of this name, which are not features.
         rest = [name for name in source.columns if name != config.target and not name.startswith("__index_level_")]
         check_columns("--drop", config.drop, rest)
-        columns = [name for name in rest if name not in config.drop]
+        check_columns("--time", [] if apart is None else [apart], rest)
+        columns = [name for name in rest if name not in config.drop and name != apart]
         check_columns("--categorical", config.categorical, columns)
         for option in ("freeze", "only_up", "only_down"):
             check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
@@ -196,10 +203,11 @@ def read_table(config: FitConfig) -> Table:
     if config.threshold is not None and len(classes) != 2:
         raise SettingError(f"--threshold is for two outcomes. Column {config.target!r} has {len(classes)}.")
     notes = _check_names(X)
-    schema = _schema(config, X)
+    schema = schema_of(config, X)
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
-    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes)
+    beside = None if apart is None else _column(chunk, apart, as_text=False)
+    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes, beside)
 
 
 def _column(chunk: Chunk, name: str, *, as_text: bool) -> pd.Series[Any]:
@@ -248,7 +256,8 @@ def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _schema(config: FitConfig, X: pd.DataFrame) -> Schema:
+def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
+    """The schema of rows, with the constraints of the options."""
     schema = schema_with_gaps(X).freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
     for name, step in _steps(X).items():
         schema = schema.step(name, step)
@@ -358,7 +367,7 @@ def _hypotheses(config: FitConfig, table: Table) -> tuple[FiniteSet, BlackBox | 
         )
         return from_models(boxes, table.X, deployed=boxes[0], space=space), None, assumption
     network = Classifier(schema=table.schema, random_state=config.seed).fit(table.X, table.y)
-    count, resampling = config.hypotheses or _N_HYPOTHESES, cast("How", config.resampling or "bootstrap")
+    count, resampling = config.hypotheses or N_HYPOTHESES, cast("How", config.resampling or "bootstrap")
     others = retrains(network, table.X, table.y, n=count, resampling=resampling, random_state=config.seed)
     if not boxes:
         return others, None, f"The next model is trained as this one was, {DIFFER[resampling]}."

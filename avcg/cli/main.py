@@ -11,6 +11,7 @@ import typer
 
 import avcg
 from avcg.cli.audit import audit_app
+from avcg.cli.backtest import backtest_app
 from avcg.cli.bench import bench_app
 from avcg.cli.explain import explain_app
 from avcg.cli.fit import fit_app
@@ -34,7 +35,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # local variables may hold personal data
 )
 data_app = typer.Typer(help="List and show the datasets of avcg.", no_args_is_help=True)
-for command in (fit_app, explain_app, report_app, audit_app, serve_app):
+for command in (fit_app, explain_app, report_app, audit_app, backtest_app, serve_app):
     app.add_typer(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

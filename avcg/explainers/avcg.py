@@ -20,11 +20,12 @@ from torch import Tensor
 from avcg.errors import PromiseWarning, SettingError
 from avcg.explainers.amortized import Amortized
 from avcg.guarantees.conformal import Guarantee, Promise
+from avcg.guarantees.moments import HasPast, PastMoments, past_for
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught, equal_weights
-from avcg.method.calibration import Calibration, Direction, hold_back, judge_margins
+from avcg.method.calibration import Calibration, Direction, first_of_each, hold_back, judge_margins
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
@@ -37,7 +38,7 @@ from avcg.method.refine import Deadline, Refinement
 from avcg.models.adapter import Model, as_rows
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
-from avcg.space.encoding import Codes, Positions
+from avcg.space.encoding import Codes
 from avcg.space.frames import take_rows
 
 
@@ -55,6 +56,9 @@ class AVCG(Amortized):
         guarantee: What the chance is about; see `avcg.guarantees.Promise`.
         confidence: Confidence of the guarantee ``"most_models"``, in (0, 1).
         recipe: How the generator is built, trained and searched; None: the default. See `AVCG.paper`.
+        calibrate_on: A backtest of this method with this recipe, whose past moments calibrate the promise for its
+            target in place of hypotheses. The next model is then one after a step in time, and the reliability no more
+            than T past moments carry, T / (T + 1). None: hypotheses calibrate.
         n_test: Number of hypotheses held out to test answers; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which to train and answer.
         random_state: Seed of all random numbers.
@@ -89,6 +93,7 @@ class AVCG(Amortized):
         guarantee: Guarantee = "next_model",
         confidence: float = 0.9,
         recipe: Recipe | None = None,
+        calibrate_on: HasPast | None = None,
         n_test: int | None = None,
         device: str = "cpu",
         random_state: int = 0,
@@ -101,6 +106,7 @@ class AVCG(Amortized):
         self.guarantee = guarantee
         self.confidence = confidence
         self.recipe = recipe
+        self.calibrate_on = calibrate_on
 
     @property
     def _calibrates(self) -> bool:
@@ -141,6 +147,7 @@ class AVCG(Amortized):
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         recipe = self.recipe_ = (self.recipe or Recipe()).scaled_to(self.space_)
+        self._past_moments()  # a backtest that does not fit is refused before training
         held, chosen = self._hold_back(x, recipe.calibration, rng)
         self.generator_ = recipe.build_generator(self.space_, len(self.classes_), rng=rng)
         self.reference_set_ = ReferenceSet.robust(
@@ -243,13 +250,25 @@ class AVCG(Amortized):
         single = self.judged_answers(models, query)
         refined: tuple[Direction, ...] = ()
         if recipe.has_margins and not recipe.single_pass:
-            fewer = query.take(_first_of_each(query.target, recipe.calibration.refine_rows))
+            fewer = query.take(first_of_each(query.target, recipe.calibration.refine_rows))
             margins = np.linspace(*recipe.margins, recipe.calibration.n_refined)
             refined = judge_margins(
                 margins.tolist(), lambda margin: self._refined_at(fewer, margin), fewer, self.deployed_, models, labels
             )
-        n_models = 0 if split.calibration is None else len(models)
-        return Calibration(self.promise_, single, refined, n_models, split.countable).with_promise(self.promise_)
+        n_models, past = 0 if split.calibration is None else len(models), self._past_moments()
+        return Calibration(self.promise_, single, refined, n_models, split.countable, past).with_promise(self.promise_)
+
+    def _past_moments(self) -> PastMoments | None:
+        """The past moments to calibrate by, which fit this explainer."""
+        if self.calibrate_on is None:
+            return None
+        return past_for(self.calibrate_on, self._ladder, self.classes_.tolist(), self.guarantee)
+
+    @property
+    def _ladder(self) -> list[float]:
+        """The margins at which single answers are judged."""
+        recipe = self.recipe_
+        return list(map(float, np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1)))
 
     def judged_answers(self, models: Predictors, query: Query | None = None) -> tuple[Direction, ...]:
         """What models say of single answers at every margin, by class position, with a verdict that is still open.
@@ -258,10 +277,9 @@ class AVCG(Amortized):
             models: Models that were not trained against.
             query: Rows to answer; None: the calibration rows.
         """
-        rows, recipe = self.calibration_query_ if query is None else query, self.recipe_
-        margins = np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1).tolist()
+        rows = self.calibration_query_ if query is None else query
         answer, labels = partial(self._first_at, rows), self.classes_.tolist()
-        return judge_margins(margins, answer, rows, self.deployed_, models, labels)
+        return judge_margins(self._ladder, answer, rows, self.deployed_, models, labels)
 
     def _refined_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one refined answer for each row, at a margin beyond the decision in log-odds."""
@@ -286,8 +304,9 @@ class AVCG(Amortized):
         confidence: float | None = None,
         models: FiniteSet | None = None,
         X: Any = None,
+        on: HasPast | None = None,
     ) -> Self:
-        """This explainer with another promise, or calibrated by other models or rows; nothing is trained again.
+        """This explainer with another promise, or calibrated by other models, rows or a backtest; nothing is trained.
 
         Asking for one promise after the other until one is made is a selection that the guarantee does not allow for:
         decide before what to ask for.
@@ -300,12 +319,13 @@ class AVCG(Amortized):
             models: Models to calibrate by, none of which the generator was trained against; None: the present ones.
             X: Rows to calibrate by, in user units, that no model and no generator was trained on; None: the rows held
                 back when the explainer was fitted.
+            on: A backtest to calibrate on, as ``calibrate_on`` of the constructor; None: as before.
 
         Returns:
             The new explainer; this one stays as it is.
 
         Raises:
-            SettingError: If a model was trained against, or reads rows in another way.
+            SettingError: If a model was trained against, or reads rows in another way, or the backtest does not fit.
         """
         check_is_fitted(self)
         asked = {"survival": survival, "reliability": reliability, "guarantee": guarantee, "confidence": confidence}
@@ -313,6 +333,8 @@ class AVCG(Amortized):
         renewed = copy.copy(self)
         renewed.promise_ = replace(self.promise_, **settings)
         renewed.__dict__.update(asdict(renewed.promise_))
+        if on is not None:
+            renewed.calibrate_on = on
         if models is not None:
             renewed.split_ = self._split_with(models)
         if X is not None:
@@ -320,7 +342,8 @@ class AVCG(Amortized):
             rng = torch.Generator().manual_seed(self.random_state)
             renewed.calibration_query_ = self._held_query(x[~self.space_.immovable(x)], rng)
         if models is None and X is None and renewed.promise_.survival == self.promise_.survival:
-            renewed.calibration_ = self.calibration_.with_promise(renewed.promise_)
+            calibration = replace(self.calibration_, past=renewed._past_moments())
+            renewed.calibration_ = calibration.with_promise(renewed.promise_)
         else:  # answers depend on the survival: the search accepts candidates by it
             renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
         renewed._warn_of_no_promise(stacklevel=3)
@@ -425,8 +448,3 @@ class AVCG(Amortized):
             chosen = chosen[torch.tensor(gaps).argsort(descending=True)[:count]]
         renewed._train(x[chosen], x[held], recipe, trained.parameters(), rng)
         return renewed
-
-
-def _first_of_each(target: Positions, count: int) -> Positions:
-    """Positions of the first rows of each target class, in their order, at most so many of each."""
-    return np.sort(np.concatenate([np.flatnonzero(target == label)[:count] for label in np.unique(target)]))

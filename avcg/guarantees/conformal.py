@@ -8,7 +8,7 @@ any distribution they come from.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from avcg.errors import SettingError
 from avcg.guarantees.bounds import clopper_pearson
+from avcg.guarantees.statement import as_fraction
 
 Counts = NDArray[np.int64]
 Guarantee = Literal["next_model", "most_models", "expected"]
-Reason = Literal["", "models", "rows", "weights", "margin"]
+Reason = Literal["", "models", "rows", "weights", "margin", "moments", "target", "query"]
 
 
 @dataclass(frozen=True)
@@ -64,13 +65,13 @@ class Promise:
         if self.guarantee == "most_models":
             return math.ceil(math.log1p(-self.confidence) / math.log(self.reliability) - 1e-9)
         if self.guarantee == "expected":
-            return _least_expected(_exact(self.survival))
-        return _least(_exact(self.reliability))
+            return _least_expected(as_fraction(self.survival))
+        return _least(as_fraction(self.reliability))
 
     @property
     def needed_rows(self) -> int:
         """The least number of calibration rows of a direction that can carry the promise, with as many models."""
-        return (_least_expected if self.guarantee == "expected" else _least)(_exact(self.survival))
+        return (_least_expected if self.guarantee == "expected" else _least)(as_fraction(self.survival))
 
     def needed_models_for(self, n_rows: int) -> int:
         """The least number of calibration models that can carry the promise with so many calibration rows.
@@ -87,7 +88,7 @@ class Promise:
         """
         if self.guarantee != "expected" or n_rows < self.needed_rows:
             return self.needed_models
-        return _least(_exact(self.survival) * (n_rows + 1) / n_rows)
+        return _least(as_fraction(self.survival) * (n_rows + 1) / n_rows)
 
     def for_everyone(self, n_rows: int, error: float = 0.05) -> float:
         """The survival that follows for all people whom the calibration rows stand for.
@@ -111,8 +112,18 @@ class Promise:
             raise SettingError(f"The 'n_rows' of a promise must be an integer >= 1. Got {n_rows!r} instead.")
         if self.guarantee == "expected":
             return self.survival
-        needed = _needed(_exact(self.survival), n_rows)
+        needed = _needed(as_fraction(self.survival), n_rows)
         return float(clopper_pearson(needed, n_rows, 1.0 - error)) if needed <= n_rows else 0.0
+
+    def carried_by(self, moments: int) -> Promise:
+        """This promise with no more reliability than so many past moments can carry, which is T / (T + 1).
+
+        >>> Promise(reliability=0.95).carried_by(9).reliability, Promise(reliability=0.8).carried_by(9).reliability
+        (0.9, 0.8)
+        """
+        if self.guarantee != "next_model":
+            return self
+        return replace(self, reliability=min(self.reliability, moments / (moments + 1)))
 
     def rank(self, n_models: int) -> int | None:
         """The rank k of the critical margin to take among those of m models, from 1; None: m models are too few.
@@ -124,7 +135,7 @@ class Promise:
         """
         if self.guarantee == "most_models":
             return confident_rank(n_models, self.reliability, self.confidence)
-        rank = math.ceil(_exact(self.reliability) * (n_models + 1))
+        rank = math.ceil(as_fraction(self.reliability) * (n_models + 1))
         return rank if rank <= n_models else None
 
 
@@ -203,14 +214,13 @@ class SurvivalTable:
 
     def kept(self, survival: float) -> NDArray[np.bool_]:
         """(L, m) whether a model accepts the promised share of the answers, a row not seen counted as refused."""
-        exact = _exact(survival)
+        exact = as_fraction(survival)
         needed = np.array([_needed(exact, int(count)) for count in self.answered])
         return np.asarray(self.accepted >= needed[:, None])
 
     def critical(self, survival: float) -> NDArray[np.intp]:
         """(m,) position of each model's critical margin: the least from which on it keeps the promise; L: none."""
-        kept_from_here = np.logical_and.accumulate(self.kept(survival)[::-1], axis=0)[::-1]
-        return np.asarray(len(self.margins) - kept_from_here.sum(axis=0), np.intp)
+        return kept_from(self.kept(survival))
 
     def expected_bound(self) -> NDArray[np.float64]:
         """(L,) upper bound of the chance that the next model refuses the next person's answer, falling with the margin.
@@ -231,7 +241,9 @@ class Verdict:
         made: Whether the promise is made.
         position: Position of the chosen margin in the ladder.
         reason: Why no promise is made: ``"models"``, too few calibration models; ``"rows"``, too few calibration rows;
-            ``"weights"``, models whose weights differ; ``"margin"``, no margin is enough. Empty where it is made.
+            ``"weights"``, models whose weights differ; ``"margin"``, no margin is enough; ``"moments"``, too few past
+            moments; ``"target"``, the past moments aimed at another class; ``"query"``, it was calibrated for other
+            queries. Empty where it is made.
         reachable: The largest survival that could be promised with these models and rows, in [0, 1).
     """
 
@@ -260,7 +272,7 @@ def decide(table: SurvivalTable, promise: Promise) -> Verdict:
     elif table.n_models < promise.needed_models_for(table.n_rows):
         reason = "models"
     if expected:
-        keeps = table.expected_bound() <= float(1 - _exact(promise.survival)) + 1e-12
+        keeps = table.expected_bound() <= float(1 - as_fraction(promise.survival)) + 1e-12
         closeness = -table.expected_bound()
         reachable = max(0.0, 1.0 - float(table.expected_bound()[-1]))
     else:
@@ -269,10 +281,32 @@ def decide(table: SurvivalTable, promise: Promise) -> Verdict:
         # The share that all but the worst m - k models accept, with the row not seen counted as refused.
         closeness = np.sort(table.accepted / (table.answered + 1)[:, None], axis=1)[:, table.n_models - rank]
         reachable = float(closeness[-1]) if not reason else 0.0
+    return verdict(reason, keeps, closeness, reachable)
+
+
+def verdict(reason: Reason, keeps: NDArray[np.bool_], closeness: NDArray[np.float64], reachable: float) -> Verdict:
+    """The verdict with the least margin that keeps a promise, or else the least of those that come closest.
+
+    Args:
+        reason: Why no promise can be made whatever the margin; empty if there is no such reason.
+        keeps: (L,) whether each margin keeps the promise.
+        closeness: (L,) how close each margin comes to keeping it.
+        reachable: The largest survival that could be promised.
+    """
     if not keeps.any() and not reason:
         reason = "margin"
     position = int(np.argmax(keeps)) if keeps.any() else int(np.argmax(closeness))
     return Verdict(not reason, position, reason, reachable)
+
+
+def kept_from(kept: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(m,) position of the least margin from which on a promise is kept; L: there is none.
+
+    Args:
+        kept: (L, m) whether each of m models keeps it at each margin.
+    """
+    kept_from_here = np.logical_and.accumulate(kept[::-1], axis=0)[::-1]
+    return np.asarray(len(kept) - kept_from_here.sum(axis=0), np.intp)
 
 
 def confident_rank(n_models: int, reliability: float, confidence: float) -> int | None:
@@ -306,8 +340,3 @@ def _least_expected(exact: Fraction) -> int:
 def _needed(exact: Fraction, answered: int) -> int:
     """How many of the answers a model must accept, one that was not seen counted as refused."""
     return math.ceil(exact * (answered + 1))
-
-
-def _exact(share: float) -> Fraction:
-    """A share as the fraction that its decimals say: the float 0.9 is a little more than nine tenths."""
-    return Fraction(repr(float(share)))

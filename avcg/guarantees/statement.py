@@ -28,6 +28,9 @@ class Statement:
         reachable: Largest survival that could be promised instead.
         refused_rows: Number of calibration rows whose answer some model refuses at the largest margin.
         unanswered_rows: Number of calibration rows without an answer that the deployed model accepts.
+        basis: Who calibrated: ``"models"``, or ``"moments"`` of the past. Then ``n_models`` and ``needed_models`` count
+            moments, and ``n_rows`` the people who were advised at them.
+        horizon: Number of moments after which the model comes that the chance is about.
     """
 
     target: Any
@@ -44,11 +47,15 @@ class Statement:
     reachable: float
     refused_rows: int
     unanswered_rows: int
+    basis: str = "models"
+    horizon: int = 1
 
     def __str__(self) -> str:
         return self._promise() if self.made else self._refusal()
 
     def _promise(self) -> str:
+        if self.basis == "moments":
+            return self._promise_by_moments()
         share, basis = out_of(self.survival), f"checked with {_models(self.n_models)} and {_people(self.n_rows)}"
         if self.guarantee == "expected":  # who gets no advice is not refused, so this is no share of those who get some
             return (
@@ -65,9 +72,25 @@ class Statement:
             f" people who followed this advice; {basis}."
         )
 
+    def _promise_by_moments(self) -> str:
+        share, advised = out_of(self.survival), f"{_moments(self.n_models)} and {_people(self.n_rows)} advised at them"
+        if self.guarantee == "most_models":
+            return (
+                f"At least {out_of(self.reliability)} models that come {_later(self.horizon)} accept at least {share}"
+                f" people who followed this advice, with {self.confidence:.4g} confidence; calibrated by {advised}."
+            )
+        most = as_fraction(self.reliability) >= Fraction(self.n_models, self.n_models + 1)
+        limit = ", which can carry no smaller chance" if most else ""
+        return (
+            f"At most a {chance(self.reliability)} chance that the model that comes {_later(self.horizon)} accepts"
+            f" fewer than {share} people who followed this advice; calibrated by {advised}{limit}. Moments of one"
+            " history are not independent of each other."
+        )
+
     def _refusal(self) -> str:
         aim = "" if self.target is None else f" for the target {self.target!r}"
-        return f"No promise{aim} that a retrained model accepts {out_of(self.survival)} people: {self._reason()}"
+        which = f"the model that comes {_later(self.horizon)}" if self.basis == "moments" else "a retrained model"
+        return f"No promise{aim} that {which} accepts {out_of(self.survival)} people: {self._reason()}"
 
     def _reason(self) -> str:
         if self.reason == "models":
@@ -91,6 +114,19 @@ class Statement:
             )
         if self.reason == "query":
             return "it was calibrated for single answers to queries without restrictions."
+        if self.reason == "target":
+            return "the past moments that calibrate it aimed at another decision. Run a backtest for this one too."
+        if self.reason == "moments":
+            return (
+                f"a reliability of {self.reliability:.4g} with a confidence of {self.confidence:.4g} needs"
+                f" {_moments(self.needed_models)}, and there"
+                f" {'is' if self.n_models == 1 else 'are'} {self.n_models}. Look at more moments, or ask for less."
+            )
+        if self.basis == "moments":
+            return (
+                f"no margin was enough. With {_moments(self.n_models)}, at most {self.reachable:.3g} could be promised."
+                " Ask for less, or train by hypotheses that differ more."
+            )
         unanswered = f", and {self.unanswered_rows} more have no answer at all" if self.unanswered_rows else ""
         return (
             f"no margin is enough. At most {self.reachable:.3g} could be promised. The answers to {self.refused_rows}"
@@ -208,7 +244,7 @@ def chance(reliability: float) -> str:
     >>> chance(0.9), chance(0.95), chance(0.93)
     ('1 in 10', '1 in 20', '7 in 100')
     """
-    broken = 1 - Fraction(repr(float(reliability)))
+    broken = 1 - as_fraction(reliability)
     return f"{broken.numerator} in {broken.denominator}"
 
 
@@ -218,10 +254,19 @@ def out_of(share: float) -> str:
     >>> out_of(0.95), out_of(0.5), out_of(0.999)
     ('95 of 100', '50 of 100', '999 of 1000')
     """
-    exact, whole = Fraction(repr(float(share))), 100
+    exact, whole = as_fraction(share), 100
     while (exact * whole).denominator != 1 and whole < 10**9:
         whole *= 10
     return f"{float(exact * whole):.12g} of {whole}"
+
+
+def as_fraction(share: float) -> Fraction:
+    """A share as the fraction that it stands for: the float 0.9 is a little more than nine tenths.
+
+    >>> as_fraction(0.9), as_fraction(12 / 13)
+    (Fraction(9, 10), Fraction(12, 13))
+    """
+    return Fraction(repr(float(share))).limit_denominator(10**12)
 
 
 def _in_sentence(statement: Statement) -> str:
@@ -231,6 +276,14 @@ def _in_sentence(statement: Statement) -> str:
 
 def _models(count: int) -> str:
     return f"{count} model{'s' * (count != 1)}"
+
+
+def _moments(count: int) -> str:
+    return f"{count} past moment{'s' * (count != 1)}"
+
+
+def _later(horizon: int) -> str:
+    return "one moment later" if horizon == 1 else f"{horizon} moments later"
 
 
 def _people(count: int) -> str:

@@ -235,7 +235,7 @@ def _restore_trained(
     explainer.recipe_ = _unpack_recipe(content["recipe"])
     explainer.reference_set_ = ReferenceSet(rows, explainer.recipe_.reference.n_neighbours)
     explainer.calibration_ = unpack_calibration(content["calibration"], explainer.classes_.tolist())
-    explainer.promise_ = explainer.calibration_.promise
+    explainer.promise_, explainer.calibrate_on = explainer.calibration_.promise, explainer.calibration_.past
     explainer.calibration_query_ = _unpack_query(explainer, arrays)
     explainer.multipliers_ = _unpack_multipliers(explainer.recipe_, content["multipliers"])
     explainer.diagnostics_ = unpack_rows(content["diagnostics"])

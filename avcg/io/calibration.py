@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from avcg.errors import ArtifactError
+from avcg.errors import ArtifactError, DataError
 from avcg.guarantees.conformal import Promise, SurvivalTable
+from avcg.guarantees.moments import PastMoments
 from avcg.method.calibration import OPEN, Calibration, Direction
+from avcg.space.serialize import to_json
 
 _TABLE = {
     "margins": [float],
@@ -21,6 +23,14 @@ _TABLE = {
     "distance": [float],
     "changes": [float],
 }
+_PAST = {
+    "target": object,
+    "moments": [(float, str)],
+    "horizon": int,
+    "margins": [float],
+    "answered": [[int]],
+    "accepted": [[int]],
+}
 PROMISE = {"survival": float, "reliability": float, "guarantee": str, "confidence": float}
 CALIBRATION: dict[Any, Any] = {
     "promise": PROMISE,
@@ -30,6 +40,7 @@ CALIBRATION: dict[Any, Any] = {
     "refined": [_TABLE],
     "margins": [float],
     "statements": [dict],
+    "past?": _PAST,
 }
 
 
@@ -39,7 +50,9 @@ def pack_calibration(calibration: Calibration) -> dict[str, Any]:
     Args:
         calibration: The calibration of a fitted explainer.
     """
+    past = {} if calibration.past is None else {"past": pack_past(calibration.past)}
     return {
+        **past,
         "promise": asdict(calibration.promise),
         "n_models": calibration.n_models,
         "countable": calibration.countable,
@@ -67,13 +80,45 @@ def unpack_calibration(entry: Mapping[str, Any], labels: Sequence[Any]) -> Calib
     if len(single) != len(labels) or len(refined) not in (0, len(labels)):
         raise ArtifactError(f"The stored calibration must have one table for each of {len(labels)} classes.")
     promise = Promise(**entry["promise"])
-    calibration = Calibration(promise, single, refined, entry["n_models"], entry["countable"]).with_promise(promise)
+    past = unpack_past(entry["past"]) if "past" in entry else None
+    if past is not None and (past.target not in labels or len(past.margins) != len(single[0].table.margins)):
+        raise ArtifactError("The stored past moments do not fit the classes and margins.")
+    calibration = Calibration(promise, single, refined, entry["n_models"], entry["countable"], past)
+    calibration = calibration.with_promise(promise)
     if not np.allclose(calibration.margins(), entry["margins"]):
         raise ArtifactError(
             f"The stored margins {entry['margins']} do not follow from the stored calibration, which gives"
             f" {calibration.margins().tolist()}."
         )
     return calibration
+
+
+def pack_past(past: PastMoments) -> dict[str, Any]:
+    """Past moments as plain values.
+
+    Args:
+        past: The past moments.
+    """
+    counts = {name: getattr(past, name).tolist() for name in ("margins", "answered", "accepted")}
+    return {"target": to_json(past.target), "moments": list(past.moments), "horizon": past.horizon, **counts}
+
+
+def unpack_past(entry: Mapping[str, Any]) -> PastMoments:
+    """Past moments from plain values.
+
+    Args:
+        entry: Plain values as `pack_past` gave them.
+
+    Raises:
+        ArtifactError: If the values do not fit together.
+    """
+    try:
+        return PastMoments(
+            entry["target"], tuple(entry["moments"]), entry["horizon"], np.array(entry["margins"], np.float64),
+            np.array(entry["answered"], np.int64), np.array(entry["accepted"], np.int64),
+        )  # fmt: skip
+    except (DataError, ValueError) as error:
+        raise ArtifactError(f"The stored past moments are damaged: {error}") from None
 
 
 def _pack_table(table: SurvivalTable) -> dict[str, Any]:

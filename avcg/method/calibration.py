@@ -1,7 +1,7 @@
 """Calibration: for each target class and effort, the least margin that carries a promise about the next model.
 
 Rows and models that trained nothing of the generator judge its answers at every margin of a ladder;
-`avcg.guarantees.conformal` decides by what they say.
+`avcg.guarantees.conformal` decides by what they say, or `avcg.guarantees.moments` by what past moments say.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from torch import Tensor
 
 from avcg.errors import DataError
 from avcg.guarantees.conformal import Promise, Reason, SurvivalTable, Verdict, decide
+from avcg.guarantees.moments import PastMoments
 from avcg.guarantees.statement import Statement, summary
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
-from avcg.space.encoding import Codes
+from avcg.space.encoding import Codes, Positions
 
 # The verdict on a promise that is still to be decided.
 OPEN = Verdict(made=False, position=0, reason="margin", reachable=0.0)
@@ -89,6 +90,7 @@ class Calibration:
         refined: By class position: the calibration of refined answers; empty where nothing is refined.
         n_models: Number of models that were held out for calibration; 0: margins were chosen by training hypotheses.
         countable: Whether these models have equal weights.
+        past: Past moments that the promise is calibrated by, for single answers to one class; None: by these models.
     """
 
     promise: Promise
@@ -96,6 +98,7 @@ class Calibration:
     refined: tuple[Direction, ...]
     n_models: int
     countable: bool
+    past: PastMoments | None = None
 
     def with_promise(self, promise: Promise) -> Calibration:
         """The calibration for a promise, by the same judgements.
@@ -104,6 +107,13 @@ class Calibration:
             promise: What is asked for.
         """
         single, refined = (self._decided(directions, promise) for directions in (self.directions, self.refined))
+        if self.past is not None:
+            decided = self.past.decide(promise.carried_by(len(self.past)))
+            single = tuple(
+                replace(each, verdict=decided) if each.target == self.past.target else _unpromised(each, "target")
+                for each in single
+            )
+            refined = tuple(_unpromised(each, "query") for each in refined)
         return replace(self, promise=promise, directions=single, refined=refined)
 
     def _decided(self, directions: Sequence[Direction], promise: Promise) -> tuple[Direction, ...]:
@@ -143,12 +153,20 @@ class Calibration:
         Args:
             refined: Whether answers are refined.
         """
-        return {each.target: each.statement(self.promise, self.n_models) for each in self.of_effort(refined=refined)}
+        statements = {
+            each.target: each.statement(self.promise, self.n_models) for each in self.of_effort(refined=refined)
+        }
+        if self.past is not None and self.of_effort(refined=refined) is self.directions:
+            past, promise = self.past, self.promise.carried_by(len(self.past))
+            decided = next(each.verdict for each in self.directions if each.target == past.target)
+            statements[past.target] = past.statement(promise, decided)
+        return statements
 
     @property
     def made(self) -> bool:
-        """Whether the promise is made for single answers to every class."""
-        return all(direction.verdict.made for direction in self.directions)
+        """Whether the promise is made for single answers to every class that it was calibrated for."""
+        asked = [each for each in self.directions if self.past is None or each.target == self.past.target]
+        return all(direction.verdict.made for direction in asked)
 
     @property
     def frontier(self) -> pd.DataFrame:
@@ -171,6 +189,10 @@ class Calibration:
 
     def __str__(self) -> str:
         return " ".join(summary(self.statements().values()))
+
+
+def _unpromised(direction: Direction, reason: Reason) -> Direction:
+    return replace(direction, verdict=replace(direction.verdict, made=False, reason=reason, reachable=0.0))
 
 
 def hold_back(
@@ -237,3 +259,13 @@ def judge_margins(
         Direction(label, SurvivalTable.of(np.array(margins), *(part[..., query.target == i] for part in judged)), OPEN)
         for i, label in enumerate(labels)
     )
+
+
+def first_of_each(target: Positions, count: int) -> Positions:
+    """Positions of the first rows of each target class, in their order, at most so many of each.
+
+    Args:
+        target: (B,) positions of the target classes.
+        count: Largest number of rows of each.
+    """
+    return np.sort(np.concatenate([np.flatnonzero(target == label)[:count] for label in np.unique(target)]))

@@ -245,6 +245,39 @@ def frontier(series: Sequence[Series], promise: float, words: Words) -> Markup:
     return _chart(_WIDTH, _HEIGHT + 64, "chart", words, *drawn)
 
 
+def by_moment(lines: Mapping[str, Sequence[float]], labels: Sequence[str], promise: float, words: Words) -> Markup:
+    """Shares over moments, a line for each method with its name at the end, and a dashed line at a promise.
+
+    Args:
+        lines: By name of the method: (K,) shares from 0 to 1; NaN is left out. The last one is drawn in grey.
+        labels: (K,) names of the moments.
+        promise: Share of the dashed line.
+        words: Texts of the chart.
+    """
+    lowest = min([promise, *(value for values in lines.values() for value in values if value == value)])
+    ys = ticks(lowest, 1.0)
+    across, up = _Axis(0, max(len(labels) - 1, 1), 56.0, _WIDTH - 150), _Axis(ys[0], 1.0, _HEIGHT + 20, 30.0)
+    drawn = [_text(8, 14, words.title, "head", "start"), *_levels([y for y in ys if y <= 1], across, up, percent=True)]
+    for i in range(0, len(labels), -(-len(labels) // 8)):
+        drawn.append(_text(across(i), up.start + 18, labels[i], "tick", "middle"))
+    drawn.append(_text((across.start + across.stop) / 2, up.start + 38, words.across, "tick", "middle"))
+    drawn.append(_line(across.start, up(promise), across.stop, up(promise), "promise"))
+    ends = []
+    for rank, (name, values) in enumerate(lines.items()):
+        points = [(across(i), up(value)) for i, value in enumerate(values) if value == value]
+        if points:
+            kind = "rest" if rank == len(lines) - 1 else f"m{rank % 7}"
+            mark = (_circle, _square)[rank % 2]
+            drawn.append(_polyline(points, f"joined {kind}"))
+            drawn += [mark(x, y, 3.5, f"mark {kind}") for x, y in points]
+            ends.append((points[-1][1], f"name {kind}", name))
+    below = -math.inf
+    for y, kind, name in sorted(ends):  # names that would overlap move down
+        below = max(y, below + 15)
+        drawn.append(_text(across.stop + 10, below + 4, name, kind, "start"))
+    return _chart(_WIDTH, max(_HEIGHT + 66, below + 10), "chart", words, *drawn)
+
+
 def curve(values: Sequence[float], words: Words, limit: float | None = None) -> Markup:
     """A small curve by epoch with its last value.
 

@@ -115,9 +115,10 @@ class PromiseStatement(Message):
 
     target: Cell = Field(description="Label of the class.")
     made: bool = Field(description="Whether the promise is made.")
-    reason: Literal["", "models", "rows", "weights", "margin", "query"] = Field(
+    reason: Literal["", "models", "rows", "weights", "margin", "moments", "target", "query"] = Field(
         description="Why it is not made: too few calibration models or rows, models with unequal weights, no margin"
-        " that is enough, or a query that it was not calibrated for. Empty where it is made."
+        " that is enough, too few past moments, or a target or query that it was not calibrated for. Empty where it is"
+        " made."
     )
     survival: Portion = Field(description="Share of the people that a model must accept.")
     reliability: Portion = Field(description="Chance that the next model does.")
@@ -134,6 +135,10 @@ class PromiseStatement(Message):
     unanswered_rows: Count = Field(
         description="Number of calibration rows without an answer that the deployed model accepts."
     )
+    basis: Literal["models", "moments"] = Field(
+        description="Who calibrated. Past moments are then counted in place of models, and people advised at them."
+    )
+    horizon: Count = Field(description="Number of moments after which the model comes that the chance is about.")
     sentence: str = Field(description="All of this in one sentence.")
 
 

@@ -1,0 +1,110 @@
+"""``avcg backtest``: advice of past moments, judged by the models that really came."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from avcg.batch.parsing import split_list
+from avcg.cli.fit import Between
+from avcg.console import console
+from avcg.files import check_output, write_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from avcg.auditing.past import Backtest
+
+backtest_app = typer.Typer()
+
+_SUFFIXES = (".html", ".json")
+
+
+@backtest_app.command("backtest")
+def backtest_rows(
+    data: Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")],
+    target: Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")],
+    positive: Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")],
+    time: Annotated[str, typer.Option(metavar="COLUMN", help="Column of moments, such as years; it can be sorted.")],
+    out: Annotated[
+        str | None, typer.Option(metavar="FILE", help="File to write the backtest to: .html (a page) or .json.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option(metavar="network|xgboost", help="What is fitted at each moment (xgboost needs its extra).")
+    ] = "network",
+    first: Annotated[int, typer.Option(help="Moments known before the first origin.", min=1)] = 1,
+    window: Annotated[
+        int | None, typer.Option(help="Moments that a model is trained on (default: all that are known).", min=1)
+    ] = None,
+    label_delay: Annotated[int, typer.Option(help="Moments after which an outcome is known.", min=0)] = 0,
+    horizon: Annotated[int | None, typer.Option(help="Later models that judge (default: all).", min=1)] = None,
+    people: Annotated[int, typer.Option(help="Most people who are advised at an origin.", min=1)] = 1000,
+    rows: Annotated[
+        int | None, typer.Option(help="Most rows of a moment, drawn at random (default: all).", min=1)
+    ] = None,
+    freeze: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")] = None,
+    only_up: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")] = None,
+    only_down: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")] = None,
+    between: Between = None,
+    drop: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")] = None,
+    categorical: Annotated[
+        str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
+    ] = None,
+    survival: Annotated[float, typer.Option(help="Share of people that a later model is to accept.")] = 0.95,
+    reliability: Annotated[float, typer.Option(help="Chance that the next model does so.")] = 0.9,
+    hypotheses: Annotated[int, typer.Option(help="Number of plausible models to train at each origin.", min=2)] = 40,
+    steps: Annotated[int, typer.Option(help="Training steps of the generator.", min=1)] = 3000,
+    search: Annotated[
+        bool, typer.Option("--search", help="Add a search for each row by gradients, to compare distances.")
+    ] = False,
+    folder: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Folder in which each origin is stored; a stopped run goes on from there."),
+    ] = None,
+    jobs: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**32 - 1)] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the backtest as JSON.")] = False,
+) -> None:
+    """Stand at each past moment, advise with what was known, and judge by the models that really came.
+
+    A page shows what was promised and what was kept, beside doing nothing and simple methods. AVCG takes the JSON as
+    calibrate_on, and so does avcg fit.
+    """
+    goal = None if out is None else check_output(out, _SUFFIXES)  # before anything slow
+    from avcg.cli.backtest_run import BacktestOptions, run
+    from avcg.cli.fit_run import FitConfig
+
+    config = FitConfig(
+        data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
+        split_list(drop), split_list(categorical), survival=survival, reliability=reliability, hypotheses=hypotheses,
+        steps=steps, seed=seed,
+    )  # fmt: skip
+    options = BacktestOptions(time, model, first, window, label_delay, horizon, people, rows, search, folder, jobs)
+    found = run(config, options)
+    if goal is not None:
+        write_whole(goal, found.to_html(survival, reliability) if goal.suffix == ".html" else found.to_json())
+    if as_json:
+        typer.echo(found.to_json())
+        return
+    screen = console()
+    screen.print(str(found), markup=False)
+    screen.print(_replayed(found, survival, reliability))
+    if goal is not None:
+        screen.print(f"Written to {goal}", markup=False)
+
+
+def _replayed(found: Backtest, survival: float, reliability: float) -> Table:
+    """What each origin would have promised by the moments before it alone."""
+    from rich import box
+    from rich.table import Table
+
+    title = "If each promise had been calibrated by the moments before it"
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for name in ("origin", "moments", "reliability", "accepted", "distance", "promise"):
+        table.add_column(name, justify="left" if name in ("origin", "promise") else "right")
+    for line in found.replayed(survival=survival, reliability=reliability).to_dict("records"):
+        says = ("kept" if line["kept"] else "broken") if line["made"] else "none made"
+        figures = (f"{line['reliability']:.2f}", f"{line['survival']:.1%}", f"{line['distance']:.3g}")
+        table.add_row(str(line["origin"]), str(line["moments"]), *figures, says)
+    return table

@@ -1,0 +1,2 @@
+from pathlib import Path
+RESULTS = Path(__file__).parent / "results" / "years"
