@@ -34,6 +34,7 @@ from avcg.hypotheses.retrains import Refit, fit_clone, retrains
 from avcg.method.query import Query
 from avcg.models.classifier import check_labels
 from avcg.space.serialize import to_json
+from avcg.space.tabular import table_of
 
 # From a model, its rows and their labels to the models that may come next; and from these to a fitted method.
 Plausible = Callable[[Any, Any, NDArray[Any]], FiniteSet]
@@ -265,7 +266,8 @@ class _History:
 
     def _judged_margins(self, explainer: AVCG, people: pd.DataFrame, later: range) -> SurvivalTable:
         """What later models say of the answers at each margin."""
-        models = from_models([self.models[moment] for moment in later], people, space=explainer.space_)
+        space = table_of(explainer.space_)
+        models = from_models([self.models[moment] for moment in later], people, space=space)
         check_same_reading(explainer.space_, models.space, explainer.classes_, models.classes)
         x, aim = explainer.space_.encode(people), explainer.classes_.tolist().index(self._target)
         x = x[~explainer.space_.immovable(x)]

@@ -39,7 +39,11 @@ RESULT_COLUMNS = {
     "agreeing_test": "int64",
     "n_test": "int64",
     "lower_bound": "float64",
+    "accepting_unchanged": "int64",
+    "harmed": "int64",
 }
+# Of these columns, what `avcg.explainers.records.votes_in_words` takes.
+VOTES = ("status", "agreeing", "n_models", "accepting_unchanged", "harmed")
 _ARROW_TYPES: Mapping[CellType, str] = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 
@@ -86,6 +90,10 @@ class AnsweredRows:
             "agreeing_test": nothing if certificate is None else certificate.agreeing_test.tolist(),
             "n_test": nothing if certificate is None else [certificate.n_test] * total,
             "lower_bound": nothing if certificate is None else certificate.lower_bound.tolist(),
+            **{
+                name: nothing if (counts := getattr(certificate, name, None)) is None else counts.tolist()
+                for name in ("accepting_unchanged", "harmed")
+            },
         }
 
     @cached_property

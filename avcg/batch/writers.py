@@ -13,7 +13,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import pandas as pd
 
-from avcg.batch.columns import AnsweredRows, cell_text, result_names
+from avcg.batch.columns import VOTES, AnsweredRows, cell_text, result_names
 from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
@@ -141,7 +141,7 @@ def json_lines(block: AnsweredRows) -> Iterator[str]:
     carried = {name: block.original_cells(name) for name in block.names if name not in values}
     for i, changes in enumerate(block.changes):
         line = {name: to_json(column[i]) for name, column in results.items()}
-        line["agreement"] = votes_in_words(line["status"], line["agreeing"], line["n_models"])
+        line["agreement"] = votes_in_words(*(line[name] for name in VOTES))
         line["target"] = to_json(answers.target[i // answers.n])
         line["statement"] = statements.get(line["target"])
         line["changes"] = {name: list(change) for name, change in changes.items()}

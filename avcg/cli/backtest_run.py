@@ -125,6 +125,11 @@ def _methods(config: FitConfig, options: BacktestOptions) -> dict[str, Method]:
 
 
 def _avcg(config: FitConfig, hypotheses: FiniteSet, X: Any, y: NDArray[Any]) -> Explainer:
-    recipe = Recipe(steps=config.steps)
-    promise = {"survival": config.promise.survival, "reliability": config.promise.reliability}
-    return AVCG(hypotheses, recipe=recipe, random_state=config.seed, **promise).fit(X, y)
+    promise, recipe = config.promise, Recipe(steps=config.steps)
+    return AVCG(
+        hypotheses,
+        survival=promise.survival,
+        reliability=promise.reliability,
+        recipe=recipe,
+        random_state=config.seed,
+    ).fit(X, y)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from avcg.batch.columns import VOTES
 from avcg.console import console, progress
 from avcg.errors import SettingError
 from avcg.explainers.records import MEANING, votes_in_words
@@ -220,7 +221,7 @@ def _print_summary(
         for head in ("row", "status", "what to change", "probability", "how sure"):
             table.add_column(head, justify="right" if head == "row" else "left")
         for line in first_answers:
-            votes = votes_in_words(line["status"], line["agreeing"], line["n_models"]) or ""
+            votes = votes_in_words(*(line[name] for name in VOTES)) or ""
             probabilities = f"{line['probability_before']:.2f} -> {line['probability']:.2f}"
             table.add_row(str(line["row"]), str(line["status"]), Text(str(line["changes"])), probabilities, votes)
         screen.print(table)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fastapi import FastAPI
 
+    from avcg.auditing.monitor import Monitor
     from avcg.serve.engine import Engine
 
 serve_app = typer.Typer()
@@ -32,6 +33,7 @@ _MAX_INLINE_SECONDS = 0.01  # engines that take longer for a row answer in threa
 _SHUTDOWN_SECONDS = 5  # for requests that are running when the service is stopped
 _HEADER_SECONDS = 10  # from a connection to the end of the headers of its request
 _MAX_CONNECTIONS = 256
+_ASKED = 20  # calibration people by whom it is checked that a new model reads their rows
 
 
 @serve_app.command("serve")
@@ -50,6 +52,14 @@ def serve(
     rows: Annotated[
         str | None, typer.Option(metavar="FILE", help="A .csv or .parquet file of example rows for the page.")
     ] = None,
+    new_model: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="MODEL",
+            help="An ONNX file or a folder with a newer model, in the order of deployment; repeatable. Whether they are"
+            " like the calibration models is printed, and shown under /metrics.",
+        ),
+    ] = None,
     max_rows: Annotated[int, typer.Option(help="Largest number of rows in a request.", min=1)] = 1000,
     max_body: Annotated[int, typer.Option(help="Largest size of a request in bytes.", min=1000)] = 1_000_000,
 ) -> None:
@@ -60,9 +70,12 @@ def serve(
         sys.stderr.write(
             f"avcg: anyone who can reach {host} can use this service. Require a token: --token-file FILE\n"
         )
-    app = _app(directory, host, token, rows, max_rows, max_body)
+    monitor = _monitored(directory, new_model) if new_model else None
+    app = _app(directory, host, token, rows, max_rows, max_body, monitor)
     listening = _listen(host, port)
     address = f"http://{_host_in_url(host)}:{listening.getsockname()[1]}/"
+    if monitor is not None:
+        console().print(str(monitor), markup=False)
     console().print(f"The page is at {address} (Ctrl+C stops)", markup=False)
     sys.stdout.flush()  # programs that start the service through a pipe wait for this line
     settings = uvicorn.Config(
@@ -93,7 +106,31 @@ def _uvicorn() -> tuple[Any, Any]:
     return uvicorn, with_header_timeout(AutoHTTPProtocol, _HEADER_SECONDS)
 
 
-def _app(directory: str, host: str, token: str | None, rows: str | None, max_rows: int, max_body: int) -> FastAPI:
+def _monitored(directory: str, new_models: list[str]) -> Monitor:
+    """New models beside the calibration models of the explainer that is served."""
+    import torch
+
+    from avcg.auditing.audit import audit
+    from avcg.io.artifact import load
+
+    recourse = load(directory)
+    models: dict[str, Any] = {path: load(path) if Path(path).is_dir() else path for path in new_models}
+    people = recourse.space_.decode(torch.from_numpy(recourse.calibration_query_.x[:_ASKED]))
+    judged = audit(recourse.generate(people), models, recourse=recourse).monitor
+    if judged is None:
+        raise SettingError("--new-model needs an explainer with calibration models of equal weight. This one has none.")
+    return judged
+
+
+def _app(
+    directory: str,
+    host: str,
+    token: str | None,
+    rows: str | None,
+    max_rows: int,
+    max_body: int,
+    monitor: Monitor | None,
+) -> FastAPI:
     from avcg.serve.app import Limits, create_app
     from avcg.serve.engine import open_engine
     from avcg.serve.examples import read_examples
@@ -110,6 +147,7 @@ def _app(directory: str, host: str, token: str | None, rows: str | None, max_row
         examples=examples,
         auditor=auditor,
         hosts=(*_LOCAL, _host_in_url(host)) if _is_loopback(host) else None,
+        monitor=monitor,
     )
 
 

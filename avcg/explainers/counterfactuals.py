@@ -181,6 +181,8 @@ class Counterfactuals:
             repeated=bool(self.repeated[at]),
             row=values,
             agreeing_test=None if certificate is None else int(certificate.agreeing_test[at]),
+            accepting_unchanged=_at(None if certificate is None else certificate.accepting_unchanged, at),
+            harmed=_at(None if certificate is None else certificate.harmed, at),
         )
 
     @property
@@ -300,6 +302,10 @@ class Counterfactuals:
             raise DataError(f"These answers are incomplete or damaged: {error}. Store the answers again.") from None
 
 
+def _at(counts: NDArray[np.int64] | None, at: int) -> int | None:
+    return None if counts is None else int(counts[at])
+
+
 def _certificate(stored: dict[str, Any]) -> Certificate:
     """A certificate from its fields as `Counterfactuals.to_json` wrote them."""
     return Certificate(
@@ -309,6 +315,11 @@ def _certificate(stored: dict[str, Any]) -> Certificate:
         agreeing_test=np.array(stored["agreeing_test"], np.int64),
         lower_bound=_floats(stored["lower_bound"]),
         confidence=float(stored["confidence"]),
+        **{
+            name: np.array(stored[name], np.int64)
+            for name in ("accepting_unchanged", "harmed")
+            if stored.get(name) is not None
+        },
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.guarantees.certificate import Certificate, certify
+from avcg.guarantees.certificate import Certificate, accepted_by
 from avcg.guarantees.statement import Statement
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.delivery import assess, check_delivery, needed_votes
@@ -61,7 +61,7 @@ class Packaging:
             space: The space that was restricted for this query.
             statements: What is promised, by target label.
         """
-        per_answer, positions = query.per_answer()
+        positions = query.per_answer()[1]
         flat = np.swapaxes(codes, 0, 1).reshape(len(positions), *query.x.shape[1:])
         factuals, factuals_read = rows, read
         if query.n > 1:
@@ -69,7 +69,7 @@ class Packaging:
         decoded = space.take(torch.from_numpy(positions)).deliver(flat, factuals, factuals_read)
         check_delivery(decoded.broken)
         after = self.deployed.bind_rows(decoded.answers).probabilities(torch.from_numpy(decoded.received))
-        certificate, robust = self._votes(decoded.answers, decoded.received, per_answer.target)
+        certificate, robust = self._votes(rows, query, decoded.answers, decoded.received)
         assessment = assess(query, decoded.received, before, after.cpu().numpy(), robust, self.deployed.rule)
         aims = self.classes[np.unique(query.target)]
         return Counterfactuals(
@@ -88,17 +88,15 @@ class Packaging:
             statements=tuple(statements[label] for label in aims if label in statements),
         )
 
-    def _votes(self, answers: Any, received: Codes, target: NDArray[np.intp]) -> tuple[Certificate | None, Flags]:
+    def _votes(self, rows: Any, query: Query, answers: Any, received: Codes) -> tuple[Certificate | None, Flags]:
         """The certificate of the models held out from training, if there are any, and who has votes enough."""
-        held_out = self.split.held_out
+        held_out, threshold = self.split.held_out, self.deployed.rule.threshold
+        per_answer, positions = query.per_answer()
         if held_out is None:
-            return None, np.ones(len(target), bool)
-        certificate = certify(
-            held_out.bind_rows(answers),
-            torch.from_numpy(received),
-            torch.from_numpy(target),
-            n_test=self.split.n_test,
-            confidence=self.confidence,
-            threshold=self.deployed.rule.threshold,
+            return None, np.ones(len(positions), bool)
+        before, after = (
+            accepted_by(held_out.bind_rows(bound), torch.from_numpy(x), torch.from_numpy(target), threshold)
+            for bound, x, target in ((rows, query.x, query.target), (answers, received, per_answer.target))
         )
+        certificate = Certificate.of(after, self.split.n_test, self.confidence, before[:, positions])
         return certificate, certificate.agreeing >= needed_votes(certificate.n, self.survival)

@@ -39,6 +39,8 @@ class Option:
         repeated: Whether the answer is the same as an earlier one to its row, because no other was found.
         row: All values of the answer, by column; empty for images.
         agreeing_test: Number of the test models that accept it; None if no models are held back from training.
+        accepting_unchanged: Number of models held back from training that accept the row as it is; None likewise.
+        harmed: Number of these that refuse the answer; None likewise.
     """
 
     status: str
@@ -50,6 +52,8 @@ class Option:
     repeated: bool = False
     row: Mapping[str, Any] = field(default_factory=dict)
     agreeing_test: int | None = None
+    accepting_unchanged: int | None = None
+    harmed: int | None = None
 
     def agreement(self, n_models: int) -> str | None:
         """What the models held back from training say of it, in words; None without models or changes.
@@ -57,7 +61,7 @@ class Option:
         Args:
             n_models: Number of these models.
         """
-        return votes_in_words(self.status, self.agreeing, n_models)
+        return votes_in_words(self.status, self.agreeing, n_models, self.accepting_unchanged, self.harmed)
 
     def proof(self, n_test: int, confidence: float) -> str | None:
         """What the test models prove of it, in words; None without models held back, or without changes.
@@ -100,14 +104,22 @@ class Row:
         return self.options[0].changes
 
 
-def votes_in_words(status: str, agreeing: int | None, n_models: int | None) -> str | None:
+def votes_in_words(
+    status: str,
+    agreeing: int | None,
+    n_models: int | None,
+    accepting_unchanged: int | None = None,
+    harmed: int | None = None,
+) -> str | None:
     """What the models held back from training say of an answer; None without models, or where nothing changes.
 
     Args:
         status: Status of the answer, a key of `MEANING`.
         agreeing: Number of models that accept it; None: there are none.
         n_models: Number of models.
+        accepting_unchanged: Number of these that accept the row as it is; None: it is not known.
+        harmed: Number of these that refuse the answer; None likewise.
     """
     if agreeing is None or not n_models or status in UNCHANGED:
         return None
-    return agreement(agreeing, n_models)
+    return agreement(agreeing, n_models, accepting_unchanged or 0, harmed or 0)

@@ -21,6 +21,8 @@ from avcg.guarantees.bounds import Floats, _check_confidence, clopper_pearson
 from avcg.hypotheses.predictors import Predictors
 from avcg.models.decision import DecisionRule
 
+Votes = NDArray[np.bool_]
+
 # Largest number of answers times hypotheses evaluated at once.
 _ASKED = 2**24
 
@@ -37,6 +39,9 @@ class Certificate:
         lower_bound: (N,) lower confidence bound on the share of all models that decide for it (Clopper-Pearson), by the
             test hypotheses; 0 without any.
         confidence: Confidence of that bound, for each answer separately.
+        accepting_unchanged: (N,) number of held-out hypotheses that decide for the target without any change; None:
+            they were not asked.
+        harmed: (N,) number of these that no longer do so after the change; None likewise.
     """
 
     n: int
@@ -45,6 +50,8 @@ class Certificate:
     agreeing_test: NDArray[np.int64]
     lower_bound: Floats
     confidence: float
+    accepting_unchanged: NDArray[np.int64] | None = None
+    harmed: NDArray[np.int64] | None = None
 
     ASSUMPTION = (
         "The next model is drawn like the held-out hypotheses, which are independent draws that the generator has not"
@@ -52,18 +59,24 @@ class Certificate:
     )
 
     @classmethod
-    def of(cls, agrees: NDArray[np.bool_], n_test: int, confidence: float) -> Certificate:
+    def of(
+        cls, agrees: NDArray[np.bool_], n_test: int, confidence: float, before: NDArray[np.bool_] | None = None
+    ) -> Certificate:
         """Count the agreeing hypotheses.
 
         Args:
             agrees: (S, N) whether each held-out hypothesis agrees with each answer, the test hypotheses last.
             n_test: Number of test hypotheses.
             confidence: Confidence of the lower bound, in (0, 1).
+            before: (S, N) whether each of them decides for the target without any change; None: they were not asked.
         """
         count = len(agrees)
         tested = agrees[count - n_test :].sum(axis=0).astype(np.int64)
         bound = clopper_pearson(tested, n_test, confidence) if n_test else np.zeros(agrees.shape[1])
-        return cls(count, agrees.sum(axis=0).astype(np.int64), n_test, tested, np.asarray(bound), confidence)
+        unchanged = None if before is None else before.sum(axis=0).astype(np.int64)
+        harmed = None if before is None else (before & ~agrees).sum(axis=0).astype(np.int64)
+        agreeing = agrees.sum(axis=0).astype(np.int64)
+        return cls(count, agreeing, n_test, tested, np.asarray(bound), confidence, unchanged, harmed)
 
     @property
     def share(self) -> Floats:
@@ -106,6 +119,8 @@ class Certificate:
         """
         names = ("agreeing", "share", "agreeing_test", "lower_bound")
         columns = {name: getattr(self, name) for name in names}
+        if self.harmed is not None:
+            columns |= {"accepting_unchanged": self.accepting_unchanged, "harmed": self.harmed}
         if survival is not None:
             columns["false_discovery_rate"] = self.false_discovery_rate(survival)
         return pd.DataFrame(columns, index=index)
@@ -136,6 +151,19 @@ def certify(
         DataError: If there is not one target per answer.
     """
     _check_confidence(confidence)
+    agrees = accepted_by(hypotheses, x, target, threshold)
+    return Certificate.of(agrees, len(agrees) if n_test is None else n_test, confidence)
+
+
+def accepted_by(hypotheses: Predictors, x: Tensor, target: Tensor, threshold: float | None = None) -> Votes:
+    """(S, N) whether each of S hypotheses of equal weight decides for the targets of N encoded rows.
+
+    Args:
+        hypotheses: The hypotheses.
+        x: (N, *event) codes of the rows.
+        target: (N,) class positions of the targets.
+        threshold: Probability of the second of two classes from which it is decided for; None: the most probable class.
+    """
     rule, weights = DecisionRule(threshold), hypotheses.weights
     if not torch.allclose(weights, torch.full_like(weights, 1.0 / len(weights)), atol=1e-6):
         raise SettingError(
@@ -152,5 +180,4 @@ def certify(
             probabilities = hypotheses.probabilities(x[chunk])
         rule.check_classes(probabilities.shape[-1])
         parts.append(rule.accepts(probabilities, target[chunk].to(x.device)).cpu().numpy())
-    agrees = np.concatenate(parts, axis=1) if parts else np.zeros((len(weights), 0), bool)
-    return Certificate.of(agrees, len(weights) if n_test is None else n_test, confidence)
+    return np.concatenate(parts, axis=1) if parts else np.zeros((len(weights), 0), bool)

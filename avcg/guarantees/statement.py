@@ -170,23 +170,37 @@ def summary(statements: Iterable[Statement]) -> list[str]:
     return [f"For the target {each.target!r}: {_in_sentence(each)}" if each.made else str(each) for each in unique]
 
 
-def agreement(agreeing: int, n: int) -> str:
-    """What the held-out models say of one answer.
+def agreement(agreeing: int, n: int, accepting_unchanged: int = 0, harmed: int = 0) -> str:
+    """What the held-out models say of one answer, and a caution where no change may be as good or better.
 
     Args:
         agreeing: Number of held-out models that accept the answer.
         n: Number of held-out models.
+        accepting_unchanged: Number of these that accept the row as it is.
+        harmed: Number of these that accept the row as it is, and refuse the answer.
 
     >>> agreement(24, 24), agreement(23, 24)
     ('accepted by all 24 models held back from training', 'accepted by 23 of 24 models held back from training')
     >>> agreement(1, 1), agreement(2, 2)
     ('accepted by the one model held back from training', 'accepted by both models held back from training')
+    >>> agreement(24, 24, accepting_unchanged=20).split("; ")[1]
+    '20 of 24 accept the row without any change, so that waiting may do'
+    >>> agreement(20, 24, accepting_unchanged=5, harmed=2).split("; ")[1]
+    '2 of 24 accept the row only without this change, so that it may do harm'
     """
     if n == 1:
-        return f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
-    everyone = "both" if n == 2 else f"all {n}"
-    count = everyone if agreeing == n else f"{agreeing or 'none'} of {n}"
-    return f"accepted by {count} models held back from training"
+        says = f"{'accepted' if agreeing else 'refused'} by the one model held back from training"
+    else:
+        everyone = "both" if n == 2 else f"all {n}"
+        count = everyone if agreeing == n else f"{agreeing or 'none'} of {n}"
+        says = f"accepted by {count} models held back from training"
+    if harmed:
+        only = f"accept{'s' * (harmed == 1)} the row only without this change"
+        return f"{says}; {harmed} of {n} {only}, so that it may do harm"
+    if 2 * accepting_unchanged > n:
+        same = f"accept{'s' * (accepting_unchanged == 1)} the row without any change"
+        return f"{says}; {accepting_unchanged} of {n} {same}, so that waiting may do"
+    return says
 
 
 def proof(agreeing: int, n: int, lower_bound: float, confidence: float) -> str:

@@ -28,7 +28,7 @@ from avcg.models.decision import DecisionRule
 from avcg.schema.schema import Schema
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import Ranges, Vary
-from avcg.space.encoding import Codes, Positions, Values
+from avcg.space.encoding import Codes, Flags, Positions, Values
 from avcg.space.reading import read_rows
 from avcg.space.records import answer_as_dict
 
@@ -174,7 +174,8 @@ class Scorer:
         values = read_rows(self.schema, rows)
         x = space.encoding.encode(values)
         acceptance, rule = self._search.acceptance, self._search.acceptance.rule
-        before = acceptance.deployed_probability(self._probabilities(x))
+        everything = self._probabilities(x)
+        before = acceptance.deployed_probability(everything)
         current = rule.decide(before)
         targets, any_other = target_positions(target, current, self.classes)
         query, codes = Query(x, targets, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
@@ -193,7 +194,8 @@ class Scorer:
                 codes[:, unanswered] = answers
             else:
                 codes = answers
-        return self._package(rows, values, query, codes, before, current)
+        unchanged = rule.accepts(everything[self._n_judges :], query.target)
+        return self._package(rows, values, query, codes, before, unchanged, current)
 
     def _package(
         self,
@@ -202,6 +204,7 @@ class Scorer:
         query: Query,
         codes: Codes,
         before: Codes,
+        unchanged: Flags,
         current: Positions,
     ) -> list[Row]:
         """Answers as people receive them: decoded, checked once more, and with a status and a certificate.
@@ -212,6 +215,7 @@ class Scorer:
             query: The same rows encoded, with the classes that answers aim at.
             codes: (n, B, D) encoded answers.
             before: (B, C) the deployed model's probabilities for the rows.
+            unchanged: (S, B) whether each held-out model decides for the target without any change.
             current: (B,) positions of the present decisions.
         """
         acceptance, n, encoding = self._search.acceptance, query.n, query.space.encoding
@@ -225,6 +229,8 @@ class Scorer:
         judged = self._probabilities(received)
         after = acceptance.deployed_probability(judged[: self._n_judges])
         accepts = acceptance.rule.accepts(judged[self._n_judges :], per_answer.target)
+        harmed = (unchanged[:, positions] & ~accepts).sum(axis=0).tolist()
+        waiting = unchanged.sum(axis=0).tolist()
         agreeing, tested = accepts.sum(axis=0), accepts[self.n_models - self.n_test :].sum(axis=0).tolist()
         robust = agreeing >= needed_votes(self.n_models, self.survival)
         assessment = assess(query, received, before, after, robust, acceptance.rule)
@@ -239,9 +245,13 @@ class Scorer:
                 count = votes[k] if self.n_models else None
                 bound = None if count is None else float(self._bounds[tested[k]])
                 among_test = None if count is None else tested[k]
+                idle, harm = (None, None) if count is None else (waiting[i], harmed[k])
                 options.append(
-                    Option(status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer, among_test)
-                )
+                    Option(
+                        status[k], cells, probability[k], distance[k], count, bound, repeated[k], answer, among_test,
+                        idle, harm,
+                    )
+                )  # fmt: skip
             target, decision = self.classes[query.target[i]], self.classes[current[i]]
             answered.append(Row(i, target, tuple(options), float(assessment.probability_before[i]), decision))
         return answered

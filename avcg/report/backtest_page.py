@@ -31,7 +31,8 @@ def page(backtest: Backtest, survival: float, reliability: float) -> str:
     origins = nearest["origin"].unique().tolist()
     replayed: list[dict[str, Any]] = []
     if len(backtest.frontier):
-        replayed = backtest.replayed(survival=survival, reliability=reliability).to_dict("records")
+        frame = backtest.replayed(survival=survival, reliability=reliability)
+        replayed = [{str(name): value for name, value in line.items()} for line in frame.to_dict("records")]
     context = {
         "target": backtest.target,
         "origins": [short(origin) for origin in origins],

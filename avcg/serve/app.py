@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from importlib.resources import files
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -28,6 +28,9 @@ from avcg.serve.engine import Auditor, Engine
 from avcg.serve.messages import ExplainRequest, RefusedError, StoredAnswers, read
 from avcg.serve.microbatch import MicroBatcher
 from avcg.serve.middleware import RequestLimits
+
+if TYPE_CHECKING:
+    from avcg.auditing.monitor import Monitor
 from avcg.serve.openapi import body_of, document, responses
 from avcg.serve.prometheus import Metrics
 
@@ -248,6 +251,7 @@ def create_app(
     examples: Sequence[Mapping[str, Any]] | None = None,
     auditor: Auditor | None = None,
     hosts: Collection[str] | None = None,
+    monitor: Monitor | None = None,
 ) -> FastAPI:
     """Make the service, an ASGI application.
 
@@ -258,6 +262,7 @@ def create_app(
         examples: Example rows for the page; None: there are none.
         auditor: Function from stored answers to their audit, both as JSON; None: there is no ``/audit``.
         hosts: Host names that are accepted if there is no token; None: any.
+        monitor: New models beside the calibration models, for ``/metrics``; None: there are none.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -270,6 +275,8 @@ def create_app(
     """
     paths = ["/explain", "/audit", "/schema", "/health", "/metrics", "/openapi.json", "/"]
     metrics = Metrics([*paths, *(f"/static/{name}" for name in _PAGE)])
+    if monitor is not None:
+        metrics.watch(monitor)
     service = Service(engine, limits, examples or [], auditor, metrics)
     app = FastAPI(
         title="avcg",
@@ -360,6 +367,8 @@ def _option(option: Option, engine: Engine) -> dict[str, Any]:
         "agreeing_test": option.agreeing_test,
         "n_test": engine.n_test,
         "lower_bound": option.lower_bound,
+        "accepting_unchanged": option.accepting_unchanged,
+        "harmed": option.harmed,
         "repeated": option.repeated,
     }
 

@@ -72,6 +72,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Shares = TypeAliasType("Shares", Several[Share])
 Portion = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=0)]
+Counts = TypeAliasType("Counts", Several[Count])
 Flag = Literal[0, 1]
 
 
@@ -169,6 +170,13 @@ class Answer(Message):
     lower_bound: Share | None = Field(
         description="Lower bound on the share of all models that accept it, proven by the test models at `confidence`;"
         " null: none are held back."
+    )
+    accepting_unchanged: Count | None = Field(
+        description="Number of models held back from training that accept the row as it is: waiting may do; null: none"
+        " are held back."
+    )
+    harmed: Count | None = Field(
+        description="Number of these that refuse the answer, so that the change may do harm; null likewise."
     )
     repeated: bool = Field(description="Whether it repeats an earlier answer, since no other was found.")
 
@@ -295,6 +303,8 @@ class StoredCertificate(BaseModel):
     agreeing_test: Several[Count] = Field(description="Number of test models that accept each answer.")
     lower_bound: Several[float | None] = Field(description="What the test models prove of each answer.")
     confidence: float = Field(gt=0, lt=1, description="Confidence of the lower bounds.")
+    accepting_unchanged: Counts | None = Field(None, description="Number that accept each row as it is.")
+    harmed: Counts | None = Field(None, description="Number of these that refuse each answer.")
     false_discovery_rate: Shares | None = Field(
         None, description="Lowest false discovery rate at which each answer is among those that keep the survival."
     )
@@ -326,8 +336,9 @@ class StoredAnswers(BaseModel):
         n_rows, n_answers = len(self.target), len(self.target) * self.n
         c = self.certificate
         per_answer: list[list[Any]] = [] if c is None else [c.agreeing, c.agreeing_test, c.lower_bound]
-        if c is not None and c.false_discovery_rate is not None:
-            per_answer.append(c.false_discovery_rate)
+        if c is not None:
+            optional = (c.false_discovery_rate, c.accepting_unchanged, c.harmed)
+            per_answer += [values for values in optional if values is not None]
         per_answer += [self.statuses, self.probability, self.distance, self.changed, self.repeated]
         complete = len(self.factuals) == n_rows == len(self.probability_before) and len(self.answers) == n_answers
         if not complete or any(len(values) != n_answers for values in per_answer):

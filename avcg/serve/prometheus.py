@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+if TYPE_CHECKING:
+    from avcg.auditing.monitor import Monitor
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 
@@ -65,6 +69,25 @@ class Metrics:
         self._rows.inc(rows)
         for status in statuses:
             self._answers.labels(status).inc()
+
+    def watch(self, monitor: Monitor) -> None:
+        """Show new models beside the calibration models, one line for each, in the order in which they came.
+
+        Args:
+            monitor: What is known of them.
+        """
+        says = {
+            "survival": "Share of the answers to calibration people that a new model accepts.",
+            "p_value": "Low if hardly any calibration model accepts as few of the answers as a new model.",
+            "evidence": "Evidence that the new models up to this one are unlike the calibration models.",
+            "alarm": "1 if the evidence has reached the threshold; its false-alarm rate is that of the monitor.",
+        }
+        for column, meaning in says.items():
+            gauge = Gauge(f"avcg_new_model_{column}", meaning, ["model"], registry=self._registry)
+            for name, value in monitor.frame[column].items():
+                gauge.labels(str(name)).set(float(value))
+        rate = Gauge("avcg_new_model_false_alarms", "Largest chance that an alarm is false.", registry=self._registry)
+        rate.set(monitor.false_alarms)
 
     def text(self) -> str:
         """All metrics in the text format, version 0.0.4."""
