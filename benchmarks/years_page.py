@@ -1,2 +1,3 @@
 from pathlib import Path
+
 RESULTS = Path(__file__).parent / "results" / "years"

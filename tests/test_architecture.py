@@ -26,6 +26,7 @@ FORWARDS = {
     ("explainers.avcg", "io.artifact", "save"),
     ("explainers.avcg", "io.onnx", "to_onnx"),
     ("auditing.audit", "report.audit_page", "to_html"),
+    ("auditing.past", "report.backtest_page", "to_html"),
 }
 
 
@@ -119,7 +120,8 @@ def test_modules_and_functions_stay_readable(path):
 # Numbers that bound memory, time or what is shown; all that changes an answer is a setting, most of them of the recipe.
 NO_RESULT = {
     "auditing.monitor._MOST_SHOWN",
-    "auditing.backtest._CONFIDENCE",
+    "auditing.past._CONFIDENCE",
+    "auditing.past._VERSION",
     "auditing.audit._VERSION",
     "auditing.audit._SHOWN",
     "explainers.base._ANSWERS_AT_ONCE",

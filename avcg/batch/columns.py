@@ -42,8 +42,6 @@ RESULT_COLUMNS = {
     "accepting_unchanged": "int64",
     "harmed": "int64",
 }
-# Of these columns, what `avcg.explainers.records.votes_in_words` takes.
-VOTES = ("status", "agreeing", "n_models", "accepting_unchanged", "harmed")
 _ARROW_TYPES: Mapping[CellType, str] = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
 
 

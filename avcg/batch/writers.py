@@ -13,11 +13,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 import pandas as pd
 
-from avcg.batch.columns import VOTES, AnsweredRows, cell_text, result_names
+from avcg.batch.columns import AnsweredRows, cell_text, result_names
 from avcg.batch.readers import Rows
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
-from avcg.explainers.records import votes_in_words
+from avcg.explainers.records import VOTES, votes_in_words
 from avcg.guarantees.certificate import Certificate
 from avcg.space.serialize import to_json
 

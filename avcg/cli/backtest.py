@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,52 +20,74 @@ if TYPE_CHECKING:
 backtest_app = typer.Typer()
 
 _SUFFIXES = (".html", ".json")
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")]
+Target = Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")]
+Positive = Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")]
+Time = Annotated[str, typer.Option(metavar="COLUMN", help="Column of moments, such as years; it can be sorted.")]
+Out = Annotated[
+    str | None, typer.Option(metavar="FILE", help="File to write the backtest to: .html (a page) or .json.")
+]
+Model = Annotated[
+    str, typer.Option(metavar="network|xgboost", help="What is fitted at each moment (xgboost needs its extra).")
+]
+First = Annotated[int, typer.Option(help="Moments known before the first origin.", min=1)]
+Window = Annotated[
+    int | None, typer.Option(help="Moments that a model is trained on (default: all that are known).", min=1)
+]
+LabelDelay = Annotated[int, typer.Option(help="Moments after which an outcome is known.", min=0)]
+Horizon = Annotated[int | None, typer.Option(help="Later models that judge (default: all).", min=1)]
+People = Annotated[int, typer.Option(help="Most people who are advised at an origin.", min=1)]
+Rows = Annotated[int | None, typer.Option(help="Most rows of a moment, drawn at random (default: all).", min=1)]
+Freeze = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")]
+OnlyUp = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")]
+OnlyDown = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")]
+Drop = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")]
+Categorical = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
+]
+Survival = Annotated[float, typer.Option(help="Share of people that a later model is to accept.")]
+Reliability = Annotated[float, typer.Option(help="Chance that the next model does so.")]
+Hypotheses = Annotated[int, typer.Option(help="Number of plausible models to train at each origin.", min=2)]
+Steps = Annotated[int, typer.Option(help="Training steps of the generator.", min=1)]
+Search = Annotated[bool, typer.Option("--search", help="Add a search for each row by gradients, to compare distances.")]
+Folder = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder in which each origin is stored; a stopped run goes on from there."),
+]
+Jobs = Annotated[int, typer.Option(help="Number of processes.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**32 - 1)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the backtest as JSON.")]
 
 
 @backtest_app.command("backtest")
 def backtest_rows(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")],
-    target: Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")],
-    positive: Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")],
-    time: Annotated[str, typer.Option(metavar="COLUMN", help="Column of moments, such as years; it can be sorted.")],
-    out: Annotated[
-        str | None, typer.Option(metavar="FILE", help="File to write the backtest to: .html (a page) or .json.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option(metavar="network|xgboost", help="What is fitted at each moment (xgboost needs its extra).")
-    ] = "network",
-    first: Annotated[int, typer.Option(help="Moments known before the first origin.", min=1)] = 1,
-    window: Annotated[
-        int | None, typer.Option(help="Moments that a model is trained on (default: all that are known).", min=1)
-    ] = None,
-    label_delay: Annotated[int, typer.Option(help="Moments after which an outcome is known.", min=0)] = 0,
-    horizon: Annotated[int | None, typer.Option(help="Later models that judge (default: all).", min=1)] = None,
-    people: Annotated[int, typer.Option(help="Most people who are advised at an origin.", min=1)] = 1000,
-    rows: Annotated[
-        int | None, typer.Option(help="Most rows of a moment, drawn at random (default: all).", min=1)
-    ] = None,
-    freeze: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")] = None,
-    only_up: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")] = None,
-    only_down: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")] = None,
+    data: Data,
+    target: Target,
+    positive: Positive,
+    time: Time,
+    out: Out = None,
+    model: Model = "network",
+    first: First = 1,
+    window: Window = None,
+    label_delay: LabelDelay = 0,
+    horizon: Horizon = None,
+    people: People = 1000,
+    rows: Rows = None,
+    freeze: Freeze = None,
+    only_up: OnlyUp = None,
+    only_down: OnlyDown = None,
     between: Between = None,
-    drop: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")] = None,
-    categorical: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
-    ] = None,
-    survival: Annotated[float, typer.Option(help="Share of people that a later model is to accept.")] = 0.95,
-    reliability: Annotated[float, typer.Option(help="Chance that the next model does so.")] = 0.9,
-    hypotheses: Annotated[int, typer.Option(help="Number of plausible models to train at each origin.", min=2)] = 40,
-    steps: Annotated[int, typer.Option(help="Training steps of the generator.", min=1)] = 3000,
-    search: Annotated[
-        bool, typer.Option("--search", help="Add a search for each row by gradients, to compare distances.")
-    ] = False,
-    folder: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Folder in which each origin is stored; a stopped run goes on from there."),
-    ] = None,
-    jobs: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Seed of all random numbers.", min=0, max=2**32 - 1)] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the backtest as JSON.")] = False,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    survival: Survival = 0.95,
+    reliability: Reliability = 0.9,
+    hypotheses: Hypotheses = 40,
+    steps: Steps = 3000,
+    search: Search = False,
+    folder: Folder = None,
+    jobs: Jobs = 1,
+    seed: Seed = 0,
+    as_json: AsJson = False,
 ) -> None:
     """Stand at each past moment, advise with what was known, and judge by the models that really came.
 
@@ -86,7 +109,11 @@ def backtest_rows(
         write_whole(goal, found.to_html(survival, reliability) if goal.suffix == ".html" else found.to_json())
     if as_json:
         typer.echo(found.to_json())
-        return
+    else:
+        _print(found, survival, reliability, goal)
+
+
+def _print(found: Backtest, survival: float, reliability: float, goal: Path | None) -> None:
     screen = console()
     screen.print(str(found), markup=False)
     screen.print(_replayed(found, survival, reliability))

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from avcg.batch.columns import VOTES
 from avcg.console import console, progress
 from avcg.errors import SettingError
-from avcg.explainers.records import MEANING, votes_in_words
+from avcg.explainers.records import MEANING, VOTES, votes_in_words
 from avcg.files import check_output
 
 if TYPE_CHECKING:

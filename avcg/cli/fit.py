@@ -58,6 +58,12 @@ Confidence = Annotated[
     float | None,
     typer.Option(help="Confidence of --guarantee most_models (default: 0.9).", show_default=False),
 ]
+CalibrateOn = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE", help="JSON of avcg backtest, whose past moments calibrate the promise in place of models."
+    ),
+]
 Threshold = Annotated[
     float | None,
     typer.Option(help="Probability from which the model decides for --positive (default: the likeliest outcome)."),
@@ -87,6 +93,7 @@ def fit(
     reliability: Reliability = None,
     guarantee: Guarantee = "next_model",
     confidence: Confidence = None,
+    calibrate_on: CalibrateOn = None,
     hypotheses: Annotated[
         int | None, typer.Option(help="Number of plausible models to train (default: 40).", min=2)
     ] = None,
@@ -110,7 +117,7 @@ def fit(
     config = FitConfig(
         data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
         split_list(drop), split_list(categorical), at_most, tuple(model or ()), split_list(classes), survival,
-        reliability, guarantee, confidence, hypotheses, resampling, steps, threshold, seed,
+        reliability, guarantee, confidence, hypotheses, resampling, steps, threshold, seed, calibrate_on,
     )  # fmt: skip
     table = read_table(config)
     if not as_json:

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from avcg.auditing.audit import TOLD
+from avcg.auditing.past import Backtest
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
@@ -70,6 +71,7 @@ class FitConfig:
         steps: Number of training steps of the generator.
         threshold: Probability from which the model decides for the positive outcome; None: the likeliest outcome.
         seed: Seed of the split into training and held-out rows, of the models and of the generator.
+        calibrate_on: Path of the JSON of a backtest that calibrates the promise; None: held-out models do.
     """
 
     data: str
@@ -93,6 +95,7 @@ class FitConfig:
     steps: int = 3000
     threshold: float | None = None
     seed: int = 0
+    calibrate_on: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("survival", "reliability", "confidence", "threshold"):
@@ -117,9 +120,11 @@ class FitConfig:
             raise SettingError("Several --model are the plausible models: leave --hypotheses and --resampling out.")
         if self.classes and not self.models:
             raise SettingError("--classes names the outcomes of a --model. Give one, or leave --classes out.")
-        for path in self.models:
+        given = [("--model", path) for path in self.models]
+        given += [] if self.calibrate_on is None else [("--calibrate-on", self.calibrate_on)]
+        for option, path in given:
             if not Path(path).is_file():
-                raise DataError(f"There is no file {path!r} for --model.")
+                raise DataError(f"There is no file {path!r} for {option}.")
 
     @property
     def promise(self) -> Promise:
@@ -321,6 +326,7 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
             threshold=threshold,
             **asdict(config.promise),
             recipe=Recipe(steps=config.steps),
+            calibrate_on=None if config.calibrate_on is None else Backtest.from_json(Path(config.calibrate_on)),
             random_state=config.seed,
         ).fit(table.X, table.y)
     # What is promised is shown with the figures.
@@ -338,7 +344,12 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
         "positive": table.positive,
         "dtypes": {str(name): str(dtype) for name, dtype in table.X.dtypes.items()},
         "assumption": assumption,
-        "settings": {**asdict(config), "data": Path(config.data).name, "models": _names(config)},
+        "settings": {
+            **asdict(config),
+            "data": Path(config.data).name,
+            "models": _names(config),
+            "calibrate_on": config.calibrate_on and Path(config.calibrate_on).name,
+        },
         "held_out": figures,
     }
     return FitResult(explainer, {**figures, "assumption": assumption}, about, notes)

@@ -21,7 +21,7 @@ from avcg.errors import PromiseWarning, SettingError
 from avcg.explainers.amortized import Amortized
 from avcg.guarantees.conformal import Guarantee, Promise
 from avcg.guarantees.moments import HasPast, PastMoments, past_for
-from avcg.hypotheses.base import HypothesisDistribution, check_same_reading
+from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, is_around_one_network
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught, equal_weights
@@ -255,13 +255,12 @@ class AVCG(Amortized):
             refined = judge_margins(
                 margins.tolist(), lambda margin: self._refined_at(fewer, margin), fewer, self.deployed_, models, labels
             )
-        n_models, past = 0 if split.calibration is None else len(models), self._past_moments()
-        return Calibration(self.promise_, single, refined, n_models, split.countable, past).with_promise(self.promise_)
+        n_models = 0 if split.calibration is None else len(models)
+        basis = (n_models, split.countable, self._past_moments(), split.around_one_network)
+        return Calibration(self.promise_, single, refined, *basis).with_promise(self.promise_)
 
     def _past_moments(self) -> PastMoments | None:
         """The past moments to calibrate by, which fit this explainer."""
-        if self.calibrate_on is None:
-            return None
         return past_for(self.calibrate_on, self._ladder, self.classes_.tolist(), self.guarantee)
 
     @property
@@ -350,8 +349,8 @@ class AVCG(Amortized):
         return renewed
 
     def _warn_of_no_promise(self, *, stacklevel: int) -> None:
-        if self._calibrates and not self.calibration_.made:
-            warnings.warn(f"AVCG: {self.calibration_}", PromiseWarning, stacklevel=stacklevel)
+        if self._calibrates and self.calibration_.caution:
+            warnings.warn(f"AVCG: {self.calibration_.caution}", PromiseWarning, stacklevel=stacklevel)
 
     def _split_with(self, models: FiniteSet) -> HypothesisSplit:
         """The split with other models to calibrate by.
@@ -371,7 +370,8 @@ class AVCG(Amortized):
                 f"The 'models' of calibrate must not have trained the generator. {taught} of {len(models)} did. Give"
                 " models that were fitted separately, for example retrains with another random_state."
             )
-        return replace(self.split_, calibration=models.predictors, countable=equal_weights(models.predictors))
+        countable, around = equal_weights(models.predictors), is_around_one_network(models)
+        return replace(self.split_, calibration=models.predictors, countable=countable, around_one_network=around)
 
     def _taught(self) -> Taught:
         """The hypotheses that the generator was trained against, recognised on calibration rows."""

@@ -21,6 +21,8 @@ MEANING: Mapping[str, str] = {
 }
 
 
+# Columns of results that `votes_in_words` takes, in its order.
+VOTES = ("status", "agreeing", "n_models", "accepting_unchanged", "harmed")
 UNCHANGED = ("already_target", "infeasible")  # statuses of answers that change nothing
 
 

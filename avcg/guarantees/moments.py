@@ -130,11 +130,13 @@ class PastMoments:
         )
 
 
-def past_for(source: HasPast, margins: Sequence[float], classes: Sequence[Any], guarantee: Guarantee) -> PastMoments:
+def past_for(
+    source: HasPast | None, margins: Sequence[float], classes: Sequence[Any], guarantee: Guarantee
+) -> PastMoments | None:
     """The past moments that a backtest offers, if a promise of an explainer can be calibrated by them.
 
     Args:
-        source: The backtest.
+        source: The backtest; None: there is none.
         margins: The margins of the explainer.
         classes: Labels of its classes.
         guarantee: What it promises.
@@ -142,6 +144,8 @@ def past_for(source: HasPast, margins: Sequence[float], classes: Sequence[Any], 
     Raises:
         SettingError: If it is something else, or does not fit the explainer.
     """
+    if source is None:
+        return None
     if not hasattr(source, "past_moments"):
         raise SettingError(f"'calibrate_on' must be what avcg.backtest returns. Got a {type(source).__name__}.")
     if guarantee == "expected":

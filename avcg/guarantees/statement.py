@@ -28,8 +28,8 @@ class Statement:
         reachable: Largest survival that could be promised instead.
         refused_rows: Number of calibration rows whose answer some model refuses at the largest margin.
         unanswered_rows: Number of calibration rows without an answer that the deployed model accepts.
-        basis: Who calibrated: ``"models"``, or ``"moments"`` of the past. Then ``n_models`` and ``needed_models`` count
-            moments, and ``n_rows`` the people who were advised at them.
+        basis: Who calibrated: ``"models"``, ``"draws"`` around one network, or ``"moments"`` of the past. For moments,
+            ``n_models`` and ``needed_models`` count these, and ``n_rows`` the people who were advised at them.
         horizon: Number of moments after which the model comes that the chance is about.
     """
 
@@ -56,21 +56,25 @@ class Statement:
     def _promise(self) -> str:
         if self.basis == "moments":
             return self._promise_by_moments()
-        share, basis = out_of(self.survival), f"checked with {_models(self.n_models)} and {_people(self.n_rows)}"
+        share, next_one = out_of(self.survival), self._next_model()
+        basis = f"checked with {_models(self.n_models)} and {_people(self.n_rows)}"
         if self.guarantee == "expected":  # who gets no advice is not refused, so this is no share of those who get some
             return (
-                f"At most a {chance(self.survival)} chance that the next person gets advice that the next retrained"
-                f" model refuses; {basis}."
+                f"At most a {chance(self.survival)} chance that the next person gets advice that the next"
+                f" {next_one} refuses; {basis}."
             )
         if self.guarantee == "most_models":
             return (
-                f"At least {out_of(self.reliability)} retrained models accept at least {share} people who followed this"
-                f" advice, with {self.confidence:.4g} confidence; {basis}."
+                f"At least {out_of(self.reliability)} {next_one.replace('model', 'models')} accept at least {share}"
+                f" people who followed this advice, with {self.confidence:.4g} confidence; {basis}."
             )
         return (
-            f"At most a {chance(self.reliability)} chance that the next retrained model accepts fewer than {share}"
+            f"At most a {chance(self.reliability)} chance that the next {next_one} accepts fewer than {share}"
             f" people who followed this advice; {basis}."
         )
+
+    def _next_model(self) -> str:
+        return "model drawn around this network" if self.basis == "draws" else "retrained model"
 
     def _promise_by_moments(self) -> str:
         share, advised = out_of(self.survival), f"{_moments(self.n_models)} and {_people(self.n_rows)} advised at them"
@@ -89,7 +93,7 @@ class Statement:
 
     def _refusal(self) -> str:
         aim = "" if self.target is None else f" for the target {self.target!r}"
-        which = f"the model that comes {_later(self.horizon)}" if self.basis == "moments" else "a retrained model"
+        which = f"the model that comes {_later(self.horizon)}" if self.basis == "moments" else f"a {self._next_model()}"
         return f"No promise{aim} that {which} accepts {out_of(self.survival)} people: {self._reason()}"
 
     def _reason(self) -> str:

@@ -100,3 +100,12 @@ def check_same_reading(
                 " from_models, BlackBox or from_sklearn, fit the models with the same schema on the same rows, or use"
                 " retrains."
             )
+
+
+def is_around_one_network(distribution: object) -> bool:
+    """Whether hypotheses are draws around the weights of one trained network, which is no retrained model.
+
+    Args:
+        distribution: A hypothesis distribution.
+    """
+    return hasattr(distribution, "deterministic") or bool(getattr(distribution, "around_one_network", False))

@@ -126,6 +126,11 @@ class SampledWeights:
     space: Space | None = None
     classes: NDArray[Any] | None = None
 
+    @property
+    def around_one_network(self) -> bool:
+        """A posterior lies around one network."""
+        return True
+
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Stacked:
         """Draw n networks."""
         check_count(n, "sample")

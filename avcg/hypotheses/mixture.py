@@ -10,7 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from avcg.errors import SettingError
-from avcg.hypotheses.base import HypothesisDistribution, check_count, check_same_reading, deployed_model, seeded
+from avcg.hypotheses.base import (
+    HypothesisDistribution,
+    check_count,
+    check_same_reading,
+    deployed_model,
+    is_around_one_network,
+    seeded,
+)
 from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.space.base import Space
 
@@ -51,6 +58,11 @@ class Mixture:
     def base(self) -> Predictors | None:
         """The deployed model of the first component that has one; None: there is none."""
         return next((base for part in self.components if (base := deployed_model(part)) is not None), None)
+
+    @property
+    def around_one_network(self) -> bool:
+        """Whether any component is made of draws around one network."""
+        return any(map(is_around_one_network, self.components))
 
     def sample(self, n: int, *, rng: torch.Generator | None = None) -> Predictors:
         """Draw from every component in proportion to its share.

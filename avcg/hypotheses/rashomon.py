@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.base import HypothesisDistribution, check_count, deployed_model
+from avcg.hypotheses.base import HypothesisDistribution, check_count, deployed_model, is_around_one_network
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Loss, Predictors
 from avcg.models.adapter import ModelSpec
@@ -29,6 +29,7 @@ class RashomonSet(FiniteSet):
         reference_loss: Reference loss L*.
         epsilon: Largest excess loss ε.
         rule: Description of the rule by which candidates were kept.
+        around_one_network: Whether the candidates were draws around one network.
     """
 
     losses: Tensor
@@ -36,6 +37,7 @@ class RashomonSet(FiniteSet):
     reference_loss: float
     epsilon: float
     rule: str
+    around_one_network: bool = False
 
     def __str__(self) -> str:
         return f"{len(self.kept)} of {len(self.losses)} candidates kept: {self.rule}"
@@ -90,17 +92,11 @@ def rashomon_set(
         warnings.warn(f"rashomon_set: {rule}", stacklevel=2)
     members = drawn.subset(kept)
     members.weights = torch.full_like(members.weights, 1.0 / len(kept))
+    around = is_around_one_network(candidates)
     return RashomonSet(
-        members,
-        space,
-        classes,
-        deployed_model(candidates),
-        losses=losses,
-        kept=kept,
-        reference_loss=reference_loss,
-        epsilon=epsilon,
-        rule=rule,
-    )
+        members, space, classes, deployed_model(candidates), losses=losses, kept=kept, reference_loss=reference_loss,
+        epsilon=epsilon, rule=rule, around_one_network=around,
+    )  # fmt: skip
 
 
 def _check_finite(losses: Tensor) -> None:

@@ -13,7 +13,7 @@ from scipy.stats import binom
 from torch import Tensor
 
 from avcg.errors import SettingError, check_int, check_setting
-from avcg.hypotheses.base import HypothesisDistribution, deployed_model, seeded
+from avcg.hypotheses.base import HypothesisDistribution, deployed_model, is_around_one_network, seeded
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
@@ -63,6 +63,7 @@ class HypothesisSplit:
         deployed: The model whose decision counts; where there is none, the mean of the hypotheses trained against.
         countable: Whether the hypotheses have equal weights. If not, a count of them proves nothing about the next
             model: there is no promise, and no hypothesis is held out to certify answers.
+        around_one_network: Whether the hypotheses to calibrate by are draws around one network.
     """
 
     train: HypothesisDistribution
@@ -70,6 +71,7 @@ class HypothesisSplit:
     test: Predictors | None
     deployed: Predictors
     countable: bool = True
+    around_one_network: bool = False
 
     @classmethod
     def of(
@@ -102,7 +104,8 @@ class HypothesisSplit:
             n_test = check_int(n_test, "'n_test'", 0)
         deployed = deployed_model(hypotheses) if deployed is None else deployed
         if isinstance(hypotheses, Mixture):
-            return _split_mixture(hypotheses, rng, deployed, n_test, calibrate, taught, config)
+            mixed = _split_mixture(hypotheses, rng, deployed, n_test, calibrate, taught, config)
+            return replace(mixed, around_one_network=hypotheses.around_one_network)
         if isinstance(hypotheses, FiniteSet):
             split = _split_set(hypotheses, deployed, rng, n_test, calibrate, taught, config)
         else:
@@ -111,7 +114,7 @@ class HypothesisSplit:
             test = hypotheses.sample(count, rng=rng) if count else None
             split = cls(hypotheses, calibration, test, hypotheses.sample(1, rng=rng))
         mean = split.train.sample(config.n_mean, rng=rng) if deployed is None else deployed
-        return replace(split, deployed=mean)
+        return replace(split, deployed=mean, around_one_network=is_around_one_network(hypotheses))
 
     @property
     def held_out(self) -> Predictors | None:

@@ -219,7 +219,9 @@ def _restore(content: Mapping[str, Any], files: Mapping[str, bytes], returned: S
     )
     explainer.space_, explainer.classes_ = space, classes
     explainer.judges_ = parts["judges"]
-    explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], deployed, content["countable"])
+    around = content["calibration"].get("around_one_network", False)
+    basis = (deployed, content["countable"], around)
+    explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], *basis)
     explainer.deployed_ = DeployedModel(deployed, explainer.threshold)
     _restore_trained(explainer, content, arrays, parts["students"])
     return explainer
@@ -352,7 +354,9 @@ def _unpack_query(explainer: AVCG, arrays: Mapping[str, NDArray[Any]]) -> Query:
     """The rows that the explainer was calibrated by."""
     x, target = arrays["calibration.x"], arrays["calibration.target"]
     shape, n_classes = explainer.space_.event_shape, len(explainer.classes_)
-    fits = x.shape == (len(target), *shape) and x.dtype == np.float32 and target.dtype == np.int64
+    fits = (
+        (*target.shape, *shape) == x.shape and target.ndim == 1 and x.dtype == np.float32 and target.dtype == np.int64
+    )
     if not fits or not np.isfinite(x).all() or ((target < 0) | (target >= n_classes)).any():
         raise ArtifactError("The stored calibration rows do not fit the space and the classes.")
     return Query(x, target.astype(np.intp), explainer.space_.codes)

@@ -41,6 +41,7 @@ CALIBRATION: dict[Any, Any] = {
     "margins": [float],
     "statements": [dict],
     "past?": _PAST,
+    "around_one_network?": bool,
 }
 
 
@@ -55,6 +56,7 @@ def pack_calibration(calibration: Calibration) -> dict[str, Any]:
         **past,
         "promise": asdict(calibration.promise),
         "n_models": calibration.n_models,
+        "around_one_network": calibration.around_one_network,
         "countable": calibration.countable,
         "directions": [_pack_table(direction.table) for direction in calibration.directions],
         "refined": [_pack_table(direction.table) for direction in calibration.refined],
@@ -83,7 +85,9 @@ def unpack_calibration(entry: Mapping[str, Any], labels: Sequence[Any]) -> Calib
     past = unpack_past(entry["past"]) if "past" in entry else None
     if past is not None and (past.target not in labels or len(past.margins) != len(single[0].table.margins)):
         raise ArtifactError("The stored past moments do not fit the classes and margins.")
-    calibration = Calibration(promise, single, refined, entry["n_models"], entry["countable"], past)
+    calibration = Calibration(
+        promise, single, refined, entry["n_models"], entry["countable"], past, entry.get("around_one_network", False)
+    )
     calibration = calibration.with_promise(promise)
     if not np.allclose(calibration.margins(), entry["margins"]):
         raise ArtifactError(

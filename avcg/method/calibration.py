@@ -26,6 +26,11 @@ from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
 from avcg.space.encoding import Codes, Positions
 
+AROUND_ONE_NETWORK = (
+    "the promise is about draws around one network, because the hypotheses are such draws. What they accept says"
+    " little about retrained models, which often accept far less. Train by avcg.retrains, or calibrate by them:"
+    " recourse.calibrate(models=avcg.retrains(model, X, y))."
+)
 # The verdict on a promise that is still to be decided.
 OPEN = Verdict(made=False, position=0, reason="margin", reachable=0.0)
 
@@ -90,6 +95,7 @@ class Calibration:
         refined: By class position: the calibration of refined answers; empty where nothing is refined.
         n_models: Number of models that were held out for calibration; 0: margins were chosen by training hypotheses.
         countable: Whether these models have equal weights.
+        around_one_network: Whether these models are draws around one network, which are no retrained models.
         past: Past moments that the promise is calibrated by, for single answers to one class; None: by these models.
     """
 
@@ -99,6 +105,7 @@ class Calibration:
     n_models: int
     countable: bool
     past: PastMoments | None = None
+    around_one_network: bool = False
 
     def with_promise(self, promise: Promise) -> Calibration:
         """The calibration for a promise, by the same judgements.
@@ -160,13 +167,27 @@ class Calibration:
             past, promise = self.past, self.promise.carried_by(len(self.past))
             decided = next(each.verdict for each in self.directions if each.target == past.target)
             statements[past.target] = past.statement(promise, decided)
-        return statements
+        return (
+            statements
+            if not self.around_one_network
+            else {
+                label: replace(each, basis="draws") if each.basis == "models" else each
+                for label, each in statements.items()
+            }
+        )
 
     @property
     def made(self) -> bool:
         """Whether the promise is made for single answers to every class that it was calibrated for."""
         asked = [each for each in self.directions if self.past is None or each.target == self.past.target]
         return all(direction.verdict.made for direction in asked)
+
+    @property
+    def caution(self) -> str:
+        """Why no promise is made, or what is doubtful about it, in words; empty where nothing is."""
+        if not self.made:
+            return str(self)
+        return AROUND_ONE_NETWORK if self.around_one_network and self.past is None else ""
 
     @property
     def frontier(self) -> pd.DataFrame:

@@ -136,7 +136,7 @@ class PromiseStatement(Message):
     unanswered_rows: Count = Field(
         description="Number of calibration rows without an answer that the deployed model accepts."
     )
-    basis: Literal["models", "moments"] = Field(
+    basis: Literal["models", "draws", "moments"] = Field(
         description="Who calibrated. Past moments are then counted in place of models, and people advised at them."
     )
     horizon: Count = Field(description="Number of moments after which the model comes that the chance is about.")

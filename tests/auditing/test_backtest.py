@@ -6,14 +6,18 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
 from avcg import AVCG, FiniteSet, Recipe, toys
-from avcg.auditing.backtest import METHODS, BacktestConfig, backtest
+from avcg.auditing.backtest import METHODS, BacktestConfig, backtest, searches
+from avcg.auditing.past import Backtest
 from avcg.baselines.nearest import NearestUnlike
 from avcg.errors import DataError, SettingError
 from avcg.hypotheses.retrains import retrains
+from avcg.io.artifact import load
+from avcg.method.query import Query
 
 TOY = toys.drift(n=60, moments=5, shift=0.4)
 QUICK = Recipe(steps=200, layers=(16,), single_pass=True)
@@ -131,6 +135,131 @@ class TestPromises:
         assert moving.summary().loc[("avcg", 1), "survival"] < calm.summary().loc[("avcg", 1), "survival"]
         assert "3 of 3 promises kept (at least 37%, with 95% confidence)" in str(calm)
         assert str(calm).endswith("3 past moments can carry a reliability of 0.75 at most.")
+
+
+SHIFTING = toys.drift(n=150, moments=6, shift=0.4)
+
+
+def shifting(**options):
+    """A backtest with margins and searches, where the border moves."""
+    methods = {**PROMISING, **searches((0.5, 0.99))}
+    return backtest(
+        LogisticRegression(), SHIFTING.X, SHIFTING.y, time=SHIFTING.time, target=1, methods=methods,
+        config=BacktestConfig(horizon=2), **options,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def found():
+    return shifting()
+
+
+class TestMargins:
+    """The advice at every margin, and promises calibrated by it."""
+
+    def test_counted_again_by_hand(self, found):
+        toy = SHIFTING
+        known, later = toy.time <= 3, toy.time <= 5
+        model = LogisticRegression().fit(toy.X[known], toy.y[known])
+        recourse = PROMISING["avcg"](retrains(model, toy.X[known], toy.y[known]), toy.X[known], toy.y[known])
+        people = toy.X[toy.time == 3]
+        people = people[model.predict(people) == 0]
+        after = LogisticRegression().fit(toy.X[later], toy.y[later])
+        lines = found.frontier[(found.frontier["origin"] == 3) & (found.frontier["horizon"] == 2)]
+        x = recourse.space_.encode(people)
+        assert len(lines) == len(recourse._ladder)
+        for line in (lines.iloc[0], lines.iloc[5], lines.iloc[-1]):
+            query = Query(x.numpy(), np.ones(len(x), int), recourse.space_.codes)
+            answers = recourse.space_.decode(torch.from_numpy(recourse._first_at(query, line["margin"])))
+            valid = model.predict(answers) == 1
+            assert (line["people"], line["answered"]) == (len(people), valid.sum())
+            assert line["accepted"] == ((after.predict(answers) == 1) & valid).sum()
+
+    def test_past_moments_are_the_columns(self, found):
+        past = found.past_moments()
+        assert (past.target, past.moments, past.horizon) == (1, (1, 2, 3, 4), 1)
+        line = found.frontier[(found.frontier["origin"] == 2) & (found.frontier["horizon"] == 1)].iloc[3]
+        assert (past.answered[3, 1], past.accepted[3, 1]) == (line["answered"], line["accepted"])
+        assert found.past_moments(horizon=2).moments == (1, 2, 3)
+
+    def test_a_replay_knows_only_what_had_happened(self, found):
+        past, lines = found.past_moments(), found.replayed()
+        assert lines["moments"].tolist() == [1, 2, 3]
+        assert lines["reliability"].tolist() == [1 / 2, 2 / 3, 3 / 4]
+        for t, line in enumerate(lines.to_dict("records"), start=1):
+            needed = past.critical(0.95)[:t].max()  # T moments and their most: the largest critical margin
+            assert line["margin"] == past.margins[needed]
+            assert line["survival"] == past.shares[needed, t]
+            assert line["kept"] == (past.shares[needed, t] >= 0.95)
+        assert found.replayed(horizon=2)[["origin", "moments"]].to_numpy().tolist() == [[3, 1]]
+
+    def test_the_past_keeps_more_promises_than_bootstraps_where_the_border_moves(self, found):
+        own = found.frame[(found.frame["method"] == "avcg") & (found.frame["horizon"] == 1)]
+        assert found.replayed()["survival"].mean() > own["survival"].mean()
+
+    def test_distance_at_equal_survival(self, found):
+        frame = pd.DataFrame(
+            [
+                {"origin": 1, "horizon": 1, "method": name, "survival": survival, "distance": distance, "answered": 1.0}
+                for name, survival, distance in [("a", 0.5, 1.0), ("b", 0.9, 2.0), ("c", 0.7, 3.0), ("d", 1.0, 4.0)]
+            ]
+        )
+        given = replace(found, frame=frame)
+        points = pd.DataFrame({"origin": [1, 1, 1, 2], "survival": [0.7, 0.95, 0.2, 0.5]})
+        at = given.at_equal_survival(points, ["a", "b", "c", "d"])
+        assert at.tolist()[:3] == pytest.approx([1.5, 3.0, 1.0])
+        assert np.isnan(at[3])
+        assert np.isnan(given.at_equal_survival(points, ["a", "b", "c"])[1]), "none of them survives so often"
+
+    def test_it_calibrates_an_explainer(self, found, tmp_path):
+        toy = SHIFTING
+        hypotheses = retrains(LogisticRegression().fit(toy.X, toy.y), toy.X, toy.y)
+        recourse = AVCG(hypotheses, recipe=QUICK, calibrate_on=found).fit(toy.X, toy.y)
+        needed = found.past_moments().critical(0.95).max()
+        assert recourse.calibration_.margins()[1] == pytest.approx(found.past_moments().margins[needed])
+        said = {each.target: each for each in recourse.statements()}
+        assert (said[1].made, said[1].basis, said[1].reliability) == (True, "moments", 0.8)
+        assert (said[0].made, said[0].reason) == (False, "target")
+        assert "1 in 5 chance" in recourse.generate(toy.X[:2], 1).promise
+        recourse.save(tmp_path / "saved")
+        loaded = load(tmp_path / "saved")
+        assert loaded.statements() == recourse.statements()
+        assert loaded.calibrate(reliability=0.5).statements()[1].reliability == 0.5
+        by_models = AVCG(hypotheses, recipe=QUICK).fit(toy.X, toy.y)
+        assert by_models.calibrate(on=found).statements() == recourse.statements()
+        wrong = AVCG(hypotheses, recipe=Recipe(steps=1, margins=(0.0, 1.0)), calibrate_on=found)
+        with pytest.raises(SettingError, match="are not those of this recipe"):
+            wrong.fit(toy.X, toy.y)
+
+    def test_json_and_back(self, found):
+        again = Backtest.from_json(found.to_json())
+        pd.testing.assert_frame_equal(again.frame, found.frame)
+        pd.testing.assert_frame_equal(again.frontier, found.frontier)
+        assert again.target == found.target
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"format": "avcg.backtest", "version": 1}', '{"format": "other"}'])
+    def test_json_of_something_else(self, text):
+        with pytest.raises(DataError, match=r"not the JSON of a backtest|format version 2|Expected a backtest"):
+            Backtest.from_json(text)
+
+    def test_wrong_requests(self, found):
+        with pytest.raises(SettingError, match=r"must be one that has margins: 'avcg'\. Got 'search to 0.5'"):
+            found.past_moments("search to 0.5")
+        with pytest.raises(SettingError, match=r"must be one that the backtest has\. Got 7"):
+            found.past_moments(horizon=7)
+        with pytest.raises(SettingError, match="No method of this backtest has margins"):
+            ran(horizon=1).past_moments()
+
+    def test_the_page(self, found):
+        page = found.to_html()
+        assert page.count("<svg") == 2
+        assert "by the past" in page
+        assert "promises kept, each calibrated by the past of its day" in page
+        assert "What became of the advice of 3 past moments" in ran(horizon=1).to_html()
+        assert "http" not in page, "it loads nothing"
+
+    def test_in_processes_it_is_the_same(self, found):
+        pd.testing.assert_frame_equal(shifting(n_jobs=2).frame, found.frame)
 
 
 class TestStoring:
