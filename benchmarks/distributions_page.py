@@ -1,8 +1,100 @@
-import json
+"""Which distribution over models? What each says and what real models keep, as tables and one figure.
+
+    python benchmarks/distributions_page.py docs/results/distributions.md [--figure docs/images/distributions.png]
+
+A block of the page begins with ``<!-- distributions: DATASET -->``; the text up to ``<!-- end -->`` is written from the
+records that ``benchmarks/distributions.py`` stored.
+"""
+
+from __future__ import annotations
+
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pages
+import pandas as pd
+from pages import NOTHING, read
+
+from avcg.bench.tables import to_markdown
+
 RESULTS = Path(__file__).parent / "results" / "distributions" / "records.jsonl"
+TITLES = {"breast_cancer": "Breast cancer", "heart": "Heart", "adult": "Adult", "sba": "SBA loans of 2004"}
+YEARS = (1, 2, 3, 5)
+AROUND_ONE = ("MC dropout", "Rashomon, masks", "Laplace", "mean-field VI", "SWAG")
 
 
-def read(path):
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+def records() -> pd.DataFrame:
+    """A line for each dataset, seed and distribution, with the mean share that each family of real models keeps."""
+    lines = []
+    for record in read(RESULTS):
+        shares = {family: float(np.mean(each)) for family, each in record["kept"].items()}
+        keeping = {f"{family} keep": float(np.mean(np.array(each) >= 0.95)) for family, each in record["kept"].items()}
+        rest = {
+            name: record[name] for name in ("dataset", "seed", "distribution", "made", "said", "distance", "answered")
+        }
+        lines.append({**rest, **record["seconds"], **shares, **keeping})
+    return pd.DataFrame(lines)
+
+
+def _table(dataset: str) -> str:
+    own = records()
+    own, rows = own[own["dataset"] == dataset], []
+    for kind, lines in own.groupby("distribution", sort=False):
+        made = int(lines["made"].sum())
+        later = {f"year {year}": f"{lines[f'year {year}'].mean():.3f}" for year in YEARS} if dataset == "sba" else {}
+        rows.append(
+            {
+                "": kind,
+                "promised": f"{made} of {len(lines)}",
+                "says": f"{lines['said'].mean():.3f}",
+                "bootstraps": f"{lines['bootstrap'].mean():.3f}",
+                "least": f"{lines['bootstrap'].min():.3f}",
+                "seeds": f"{lines['seed'].mean():.3f}" if "seed" in lines else NOTHING,
+                "kept by": f"{100 * lines['bootstrap keep'].mean():.0f} of 100",
+                **later,
+                "distance": f"{lines['distance'].mean():.2f}",
+                "seconds": f"{lines['hypotheses'].mean():.0f} + {lines['fit'].mean():.0f}",
+            }
+        )
+    order = list(dict.fromkeys(own["distribution"]))
+    rows.sort(key=lambda row: (row[""] not in AROUND_ONE, order.index(row[""])))
+    return to_markdown(pd.DataFrame(rows))
+
+
+BLOCKS = {dataset: partial(_table, dataset) for dataset in TITLES}
+
+
+def filled(text: str) -> str:
+    """The text of the page with every block generated again."""
+    return pages.filled(text, "distributions", BLOCKS)
+
+
+def draw(path: Path) -> None:
+    """What distributions say of their answers, against what bootstrap retrains keep: below the line less is kept."""
+    import matplotlib.pyplot as plt
+
+    lines = records()
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(13.0, 3.6), layout="constrained")
+    groups = {"around one network": ("#D55E00", "s"), "models that were fitted": ("#0072B2", "o")}
+    for axis, (dataset, title) in zip(axes, TITLES.items(), strict=True):
+        own = lines[lines["dataset"] == dataset]
+        for (words, (colour, mark)), inside in zip(groups.items(), (True, False), strict=True):
+            chosen = own[own["distribution"].isin(AROUND_ONE) == inside]
+            axis.plot(chosen["said"], chosen["bootstrap"], mark, color=colour, alpha=0.7, markersize=4, label=words)
+        mean = own.groupby("distribution")[["said", "bootstrap"]].mean()
+        for kind, point in mean[mean["said"] - mean["bootstrap"] > 0.05].iterrows():
+            axis.annotate(kind, point, fontsize=7, xytext=(-4, 0), textcoords="offset points", ha="right", va="center")
+        low = max(0.0, min(own["bootstrap"].min(), own["said"].min()) - 0.03)
+        axis.plot([low, 1], [low, 1], color="black", linewidth=0.8, linestyle="--")
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("share accepted, as it says")
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel("share accepted by bootstrap retrains")
+    axes[0].legend(fontsize=7, loc="lower left")
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    pages.write(__doc__, filled, draw)

@@ -8,16 +8,16 @@ from the stored fits of ``benchmarks/promise.py``. The kinds are the keys of `BL
 
 from __future__ import annotations
 
-import argparse
-import json
-import re
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pages
 import pandas as pd
+from pages import NOTHING, read
 from scipy.stats import beta
 
 from avcg.bench.tables import to_markdown
@@ -35,16 +35,8 @@ TIMED = ("adult", "sba:2004")  # fitted while nothing else ran
 RECIPES = {"weight": "fixed weight", "constraint": "constraint"}
 SHOWN_MARGINS = (-1.5, 0.0625, 1.625, 3.1875, 6.0)
 LEVELS = (0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
-NOTHING = "–"  # noqa: RUF001  a dash that is no minus
 QUANTILES = (0.1, 0.5, 0.9)
 N_RESAMPLES = 4000
-
-_BLOCK = re.compile(r"(<!-- promise: (?P<kind>[\w ]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """The stored records of a file; none if there is no such file."""
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def outcomes(fits: Iterable[dict[str, Any]]) -> pd.DataFrame:
@@ -264,10 +256,8 @@ def filled(text: str, folder: Path = RESULTS) -> str:
     """
     fits, given = read(folder / "fits.jsonl"), read(folder / "given.jsonl")
     fits.sort(key=lambda fit: (fit["dataset"], fit["seed"], fit["recipe"]))
-    return _BLOCK.sub(
-        lambda match: f"{match[1]}\n{BLOCKS[match['kind']](given if match['kind'] == 'given' else fits)}\n\n{match[3]}",
-        text,
-    )
+    made = {kind: partial(write, given if kind == "given" else fits) for kind, write in BLOCKS.items()}
+    return pages.filled(text, "promise", made)
 
 
 def draw(fits: list[dict[str, Any]], path: Path) -> None:
@@ -305,13 +295,7 @@ def draw(fits: list[dict[str, Any]], path: Path) -> None:
 
 def main() -> None:
     """Write the tables of a page again, and draw the figure where one is named."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("page", type=Path)
-    parser.add_argument("--figure", type=Path, default=None)
-    options = parser.parse_args()
-    options.page.write_text(filled(options.page.read_text()))
-    if options.figure is not None:
-        draw(read(RESULTS / "fits.jsonl"), options.figure)
+    pages.write(__doc__, filled, lambda path: draw(read(RESULTS / "fits.jsonl"), path))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -20,7 +22,7 @@ from avcg.auditing.past import NOTHING, Backtest, Found, Line
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.baselines.robust_search import RobustSearch
 from avcg.console import progress
-from avcg.errors import DataError, SettingError, check_int, check_setting, enumerate_some
+from avcg.errors import DataError, PromiseWarning, SettingError, check_int, check_setting, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
@@ -131,7 +133,10 @@ def backtest(
         raise SettingError(f"{NOTHING!r} is the method of people who stay as they are. Name yours otherwise.")
     asked = {**asdict(config), "target": to_json(target), "methods": list(chosen), "model": repr(model)}
     store = None if folder is None else _Store(Path(folder), {**asked, "rows": _fingerprint(X, labels, positions)})
-    found = _found(history, partial(history.judged, plausible or _retrained, chosen), store, n_jobs)
+    judged = partial(_with_notes, partial(history.judged, plausible or _retrained, chosen))
+    found = _found(history, judged, store, n_jobs)
+    for note, count in Counter(found.notes).items():
+        warnings.warn(f"backtest: at {count} of {len(history.origins())} origins: {note}", stacklevel=2)
     if not found.lines:
         raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
     return Backtest.of(found, target)
@@ -150,6 +155,15 @@ def _found(history: _History, judged: Callable[[int], Found], store: _Store | No
         if store is not None:
             store.write(names[origin], new)
     return sum((each for each in found.values() if each is not None), Found())
+
+
+def _with_notes(judged: Callable[[int], Found], origin: int) -> Found:
+    """What was found at an origin, with the warnings that were given. Whether a promise is made is found anyway."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", PromiseWarning)
+        found = judged(origin)
+    return replace(found, notes=sorted({str(each.message) for each in caught}))
 
 
 def _in_order(label: str, do: Callable[[int], Any], tasks: Sequence[int], n_jobs: int) -> Iterator[Any]:
@@ -319,7 +333,7 @@ class _Store:
             return None
         try:
             content = json.loads(path.read_text())
-            settings, found = content["settings"], Found(content["lines"], content["frontier"])
+            settings, found = content["settings"], Found(content["lines"], content["frontier"], content["notes"])
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path} is damaged. Remove it, and its origin is done again.") from None
         if settings != self._settings:

@@ -26,13 +26,14 @@ _CONFIDENCE = 0.95
 
 @dataclass(frozen=True)
 class Found:
-    """Lines of `Backtest.frame` and of `Backtest.frontier`."""
+    """Lines of `Backtest.frame` and of `Backtest.frontier`, and warnings that were given meanwhile."""
 
     lines: list[Line] = field(default_factory=list)
     frontier: list[Line] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def __add__(self, other: Found) -> Found:
-        return Found(self.lines + other.lines, self.frontier + other.frontier)
+        return Found(self.lines + other.lines, self.frontier + other.frontier, self.notes + other.notes)
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -104,7 +105,9 @@ def backtest_rows(
         steps=steps, seed=seed,
     )  # fmt: skip
     options = BacktestOptions(time, model, first, window, label_delay, horizon, people, rows, search, folder, jobs)
-    found = run(config, options)
+    found, notes = run(config, options)
+    for note in notes:
+        sys.stderr.write(f"avcg: {note}\n")
     if goal is not None:
         write_whole(goal, found.to_html(survival, reliability) if goal.suffix == ".html" else found.to_json())
     if as_json:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from avcg.auditing.backtest import METHODS, BacktestConfig, Method, backtest, searches
 from avcg.auditing.past import Backtest
 from avcg.cli.fit_run import N_HYPOTHESES, FitConfig, Table, read_table, schema_of
-from avcg.errors import PromiseWarning, SettingError, enumerate_some
+from avcg.errors import SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.finite import FiniteSet
@@ -63,8 +63,11 @@ class BacktestOptions:
             raise SettingError("--search needs gradients, which xgboost has not. Leave one of them out.")
 
 
-def run(config: FitConfig, options: BacktestOptions) -> Backtest:
+def run(config: FitConfig, options: BacktestOptions) -> tuple[Backtest, list[str]]:
     """Read the rows, and run the backtest.
+
+    Returns:
+        The backtest, and warnings, each a sentence.
 
     Raises:
         AvcgError: If the file or the options are invalid. The message names the column or the option.
@@ -88,13 +91,14 @@ def run(config: FitConfig, options: BacktestOptions) -> Backtest:
     if options.model == "xgboost":  # it takes numbers as labels, and texts as categories
         y, positive = (y == positive).astype(np.int64), 1
         X = X.astype(dict.fromkeys(X.select_dtypes("object").columns, "category"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PromiseWarning)  # what was promised is in the result
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         result = backtest(
             model, X.loc[chosen], y, time=time, target=positive, plausible=partial(_plausible, config),
             methods=_methods(config, options), config=settings, folder=options.folder, n_jobs=options.jobs,
         )  # fmt: skip
-    return Backtest(result.frame, result.frontier, table.positive)
+    notes = [*table.notes, *(str(warning.message) for warning in caught)]
+    return Backtest(result.frame, result.frontier, table.positive), notes
 
 
 def _sample(time: pd.Series[Any], rows: int | None, seed: int) -> pd.Index[Any]:
