@@ -114,7 +114,10 @@ def _monitored(directory: str, new_models: list[str]) -> Monitor:
     from avcg.io.artifact import load
 
     recourse = load(directory)
-    models: dict[str, Any] = {path: load(path) if Path(path).is_dir() else path for path in new_models}
+    named = {Path(path).name: path for path in new_models}
+    if len(named) < len(new_models):
+        raise SettingError("The models of --new-model must have different file names, which are shown under /metrics.")
+    models: dict[str, Any] = {name: load(path) if Path(path).is_dir() else path for name, path in named.items()}
     people = recourse.space_.decode(torch.from_numpy(recourse.calibration_query_.x[:_ASKED]))
     judged = audit(recourse.generate(people), models, recourse=recourse).monitor
     if judged is None:

@@ -217,10 +217,8 @@ def _restore(content: Mapping[str, Any], files: Mapping[str, bytes], returned: S
         n_test=settings["n_test"],
         random_state=check_int(settings["random_state"], "'random_state'", 0),
     )
-    explainer.space_, explainer.classes_ = space, classes
-    explainer.judges_ = parts["judges"]
-    around = content["calibration"].get("around_one_network", False)
-    basis = (deployed, content["countable"], around)
+    explainer.space_, explainer.classes_, explainer.judges_ = space, classes, parts["judges"]
+    basis = (deployed, content["countable"], content["calibration"].get("around_one_network", False))
     explainer.split_ = HypothesisSplit(train, parts["calibration"], parts["test"], *basis)
     explainer.deployed_ = DeployedModel(deployed, explainer.threshold)
     _restore_trained(explainer, content, arrays, parts["students"])

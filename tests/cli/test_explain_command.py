@@ -255,6 +255,7 @@ class TestFormats:
             "status": "string", "probability_before": "double", "probability": "double", "distance": "double",
             "n_changes": "int64", "changes": "string", "agreeing": "int64", "n_models": "int64",
             "agreeing_test": "int64", "n_test": "int64", "lower_bound": "double",
+            "accepting_unchanged": "int64", "harmed": "int64",
         }  # fmt: skip
         one, other = pd.read_parquet("typed.parquet"), pd.read_csv("typed.csv", dtype={"zip": str})
         for name in one:

@@ -124,8 +124,14 @@ class TestOnePromise:
 class TestOneAnswer:
     def test_votes_are_the_same_everywhere(self, answers):
         sentences = [
-            None if status in UNCHANGED else agreement(int(votes), answers.certificate.n)
-            for status, votes in zip(answers.statuses, answers.certificate.agreeing, strict=True)
+            None if status in UNCHANGED else agreement(int(votes[0]), answers.certificate.n, *map(int, votes[1:]))
+            for status, *votes in zip(
+                answers.statuses,
+                answers.certificate.agreeing,
+                answers.certificate.accepting_unchanged,
+                answers.certificate.harmed,
+                strict=True,
+            )
         ]
         assert [line["agreement"] for line in lines("made", "rows.csv")] == sentences
         shown = words(run("explain", "made", "rows.csv").out)

@@ -293,7 +293,8 @@ class TestNumbers:
             certificate = answers.certificate
             votes, tested = int(certificate.agreeing[place]), int(certificate.agreeing_test[place])
             bound = proof(tested, 2, float(certificate.lower_bound[place]), 0.95)
-            assert sure == f"{agreement(votes, 9)}exact bound{bound}"
+            caution = (int(certificate.accepting_unchanged[place]), int(certificate.harmed[place]))
+            assert sure == f"{agreement(votes, 9, *caution)}exact bound{bound}"
             assert float(distance) == pytest.approx(answers.distance[place], rel=5e-3)
 
 

@@ -126,3 +126,31 @@ _app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
         found = CliRunner().invoke(serve_app, [str(folder)])
         assert isinstance(found.exception, MissingExtraError)
         assert "pip install 'avcg[serve]'" in str(found.exception)
+
+
+class TestNewModels:
+    """`--new-model`: newer models beside the calibration models, under /metrics."""
+
+    def metrics(self, directory, models):
+        from avcg.cli.serve import _monitored
+        from avcg.serve.app import create_app
+        from avcg.serve.engine import ExplainerEngine
+
+        monitor = _monitored(str(directory), [str(model) for model in models])
+        app = create_app(ExplainerEngine(recourse()), monitor=monitor)
+        lines = request(app, "GET", "/metrics").text.splitlines()
+        found = dict(line.rsplit(" ", 1) for line in lines if line.startswith("avcg_new_model"))
+        return monitor, {name: float(value) for name, value in found.items()}
+
+    def test_gauges(self, folders):
+        monitor, found = self.metrics(folders / "plain", [folders / "plain"])
+        line = monitor.frame.iloc[0]
+        assert found['avcg_new_model_survival{model="plain"}'] == pytest.approx(line["survival"])
+        assert found['avcg_new_model_p_value{model="plain"}'] == pytest.approx(line["p_value"])
+        assert found['avcg_new_model_evidence{model="plain"}'] == pytest.approx(line["evidence"])
+        assert found['avcg_new_model_alarm{model="plain"}'] == float(line["alarm"])
+        assert found["avcg_new_model_false_alarms"] == 0.05
+
+    def test_a_model_that_is_not_there(self, folders):
+        with pytest.raises((DataError, SettingError), match=r"none\.onnx"):
+            self.metrics(folders / "plain", ["none.onnx"])
