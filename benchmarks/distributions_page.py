@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pages
 import pandas as pd
-from pages import NOTHING, read
+from pages import read
 
 from avcg.bench.tables import to_markdown
 
@@ -30,9 +30,8 @@ def records() -> pd.DataFrame:
     for record in read(RESULTS):
         shares = {family: float(np.mean(each)) for family, each in record["kept"].items()}
         keeping = {f"{family} keep": float(np.mean(np.array(each) >= 0.95)) for family, each in record["kept"].items()}
-        rest = {
-            name: record[name] for name in ("dataset", "seed", "distribution", "made", "said", "distance", "answered")
-        }
+        names = ("dataset", "distribution", "made", "said", "distance", "answered")
+        rest = {"seed_number": record["seed"], **{name: record[name] for name in names}}
         lines.append({**rest, **record["seconds"], **shares, **keeping})
     return pd.DataFrame(lines)
 
@@ -50,7 +49,7 @@ def _table(dataset: str) -> str:
                 "says": f"{lines['said'].mean():.3f}",
                 "bootstraps": f"{lines['bootstrap'].mean():.3f}",
                 "least": f"{lines['bootstrap'].min():.3f}",
-                "seeds": f"{lines['seed'].mean():.3f}" if "seed" in lines else NOTHING,
+                "seeds": f"{lines['seed'].mean():.3f}",
                 "kept by": f"{100 * lines['bootstrap keep'].mean():.0f} of 100",
                 **later,
                 "distance": f"{lines['distance'].mean():.2f}",

@@ -18,7 +18,7 @@ QUICK = Recipe(steps=120, layers=(16,), single_pass=True)
 @pytest.fixture(scope="module")
 def recourse():
     loans = toys.loans(n=300)
-    model = Classifier(hidden=(8,), epochs=40, schema=loans.schema).fit(loans.X, loans.y)
+    model = Classifier(hidden=(8,), epochs=60, schema=loans.schema).fit(loans.X, loans.y)
     return AVCG(retrains(model, loans.X, loans.y, n=20, random_state=3), recipe=QUICK, survival=0.6).fit(loans.X), loans
 
 
@@ -105,7 +105,7 @@ class TestWords:
 class TestDrawsAroundOneNetwork:
     def test_the_promise_says_so_and_retrains_mend_it(self):
         loans = toys.loans(n=300)
-        model = Classifier(hidden=(8,), epochs=40, dropout=0.2, schema=loans.schema).fit(loans.X, loans.y)
+        model = Classifier(hidden=(8,), epochs=60, dropout=0.2, schema=loans.schema).fit(loans.X, loans.y)
         with pytest.warns(
             avcg.errors.PromiseWarning, match=r"draws around one network.*calibrate\(models=avcg.retrains"
         ):

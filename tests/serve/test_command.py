@@ -57,7 +57,7 @@ class TestCommand:
 import sys
 sys.modules["torch"] = None
 from avcg.cli.serve import _app
-_app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000)
+_app(sys.argv[1], "127.0.0.1", None, sys.argv[2], 10, 1000, None)
 """
         command = [sys.executable, "-c", code, str(folders / "graphs"), str(tmp_path / "rows.csv")]
         done = subprocess.run(command, capture_output=True, text=True)
