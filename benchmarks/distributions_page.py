@@ -70,27 +70,30 @@ def filled(text: str) -> str:
 
 
 def draw(path: Path) -> None:
-    """What distributions say of their answers, against what bootstrap retrains keep: below the line less is kept."""
+    """By table and distribution: what it says of its answers (hollow), and what bootstrap retrains accept (full)."""
     import matplotlib.pyplot as plt
 
     lines = records()
-    figure, axes = plt.subplots(1, len(TITLES), figsize=(13.0, 3.6), layout="constrained")
-    groups = {"around one network": ("#D55E00", "s"), "models that were fitted": ("#0072B2", "o")}
+    kinds = sorted(lines["distribution"].unique(), key=lambda kind: (kind not in AROUND_ONE, kind))[::-1]
+    figure, axes = plt.subplots(1, len(TITLES), figsize=(13.0, 4.6), sharey=True, layout="constrained")
     for axis, (dataset, title) in zip(axes, TITLES.items(), strict=True):
         own = lines[lines["dataset"] == dataset]
-        for (words, (colour, mark)), inside in zip(groups.items(), (True, False), strict=True):
-            chosen = own[own["distribution"].isin(AROUND_ONE) == inside]
-            axis.plot(chosen["said"], chosen["bootstrap"], mark, color=colour, alpha=0.7, markersize=4, label=words)
-        mean = own.groupby("distribution")[["said", "bootstrap"]].mean()
-        for kind, point in mean[mean["said"] - mean["bootstrap"] > 0.05].iterrows():
-            axis.annotate(kind, point, fontsize=7, xytext=(-4, 0), textcoords="offset points", ha="right", va="center")
-        low = max(0.0, min(own["bootstrap"].min(), own["said"].min()) - 0.03)
-        axis.plot([low, 1], [low, 1], color="black", linewidth=0.8, linestyle="--")
+        for kind, seeds in own.groupby("distribution"):
+            height, colour = kinds.index(kind), "#D55E00" if kind in AROUND_ONE else "#0072B2"
+            said, kept = seeds["said"].mean(), seeds["bootstrap"].mean()
+            axis.plot([kept, said], [height, height], color=colour, linewidth=1.5)
+            axis.plot(seeds["bootstrap"], [height] * len(seeds), ".", color=colour, alpha=0.5, markersize=4)
+            axis.plot(said, height, "o", color=colour, markerfacecolor="white")
+            axis.plot(kept, height, "o", color=colour)
         axis.set_title(title, fontsize=10)
-        axis.set_xlabel("share accepted, as it says")
+        axis.set_xlabel("share of answers accepted")
         axis.grid(alpha=0.3)
-    axes[0].set_ylabel("share accepted by bootstrap retrains")
-    axes[0].legend(fontsize=7, loc="lower left")
+    axes[0].set_yticks(range(len(kinds)), kinds, fontsize=9)
+    for label, face in (("as it says", "white"), ("by bootstrap retrains", "black")):
+        axes[0].plot([], [], "o", color="black", markerfacecolor=face, label=label)
+    for label, colour in (("around one network", "#D55E00"), ("models that were fitted", "#0072B2")):
+        axes[0].plot([], [], "-", color=colour, label=label)
+    axes[0].legend(fontsize=8, loc="lower left")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 

@@ -8,6 +8,7 @@ that ``benchmarks/years.py`` stored.
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from avcg.bench.tables import to_markdown
 from avcg.guarantees import clopper_pearson
 
 RESULTS = Path(__file__).parent / "results" / "years"
+DRIFT = RESULTS.parent / "drift.json"
 MODELS = {"network": "a network", "xgboost": "XGBoost"}
 SURVIVAL, RELIABILITY, FIRST, CRISIS, HORIZONS = 0.95, 0.9, 1997, (2006, 2007, 2008), (2, 3)
 PERIODS = {
@@ -39,7 +41,7 @@ def stored(model: str) -> Backtest:
 def origins(model: str) -> pd.DataFrame:
     """A line for each origin: what the past would have promised, what hypotheses promised, and what was kept."""
     found = stored(model)
-    past = found.replayed(survival=SURVIVAL, reliability=RELIABILITY).set_index("origin")
+    past = found.replayed(reliability=RELIABILITY).set_index("origin")
     next_year = found.frame[found.frame["horizon"] == 1].set_index(["method", "origin"])
     frontier = found.frontier.set_index(["origin", "horizon", "margin"])
     for years in HORIZONS:
@@ -167,7 +169,35 @@ def _methods() -> str:
     return to_markdown(pd.DataFrame(rows))
 
 
+def drifts() -> pd.DataFrame:
+    """By how the border of a toy moves: promises made and kept, and the share of histories with an alarm."""
+    lines = pd.DataFrame(json.loads(DRIFT.read_text()))
+    counted = ["made", "kept", "past made", "past kept", "claimed"]
+    return lines.groupby("change", sort=False).agg(
+        **{name.replace(" ", "_"): (name, "sum") for name in counted},
+        histories=("alarm", "count"),
+        alarms=("alarm", "sum"),
+        first=("first", "median"),
+    )
+
+
+def _drift() -> str:
+    rows = [
+        {
+            "the border": change,
+            "kept, by bootstraps": f"{line['kept']:.0f} of {line['made']:.0f}",
+            "kept, by past moments": f"{line['past_kept']:.0f} of {line['past_made']:.0f}",
+            "claimed at least": f"{line['claimed']:.0f}",
+            "alarms": f"{line['alarms']:.0f} of {line['histories']:.0f}",
+            "first alarm, median": NOTHING if np.isnan(line["first"]) else f"moment {line['first']:.0f}",
+        }
+        for change, line in drifts().iterrows()
+    ]
+    return to_markdown(pd.DataFrame(rows))
+
+
 BLOCKS = {
+    "drift": _drift,
     "counts": _counts,
     "network": partial(_origins, "network"),
     "xgboost": partial(_origins, "xgboost"),

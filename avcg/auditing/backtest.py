@@ -54,7 +54,7 @@ class BacktestConfig:
         label_delay: Number of moments after which an outcome is known. With 0, at the end of its own moment, people are
             advised whose outcomes their model has learnt; with 1 or more they are new to it.
         max_people: Largest number of people who are advised at each origin.
-        random_state: Seed of all random numbers.
+        random_state: Seed of the models and of the hypotheses; methods have seeds of their own.
     """
 
     first: int = 1
@@ -94,6 +94,7 @@ def backtest(
     refit: Refit | None = None,
     config: BacktestConfig | None = None,
     folder: str | Path | None = None,
+    settings: Mapping[str, Any] | None = None,
     n_jobs: int = 1,
 ) -> Backtest:
     """Stand at each past moment, advise with what was known then, and judge by the models that really came.
@@ -105,7 +106,7 @@ def backtest(
         model: A `Classifier` or an estimator on raw frames, fitted or not; its settings are used.
         X: Rows of all moments.
         y: (N,) labels.
-        time: The moment of each row, as the name of a column of X or (N,) values that can be sorted.
+        time: The moment of each row: (N,) values that can be sorted, or a column of X, which is not learnt from.
         target: The decision that people want.
         plausible: Function from a model, its rows and labels to hypotheses about later models; None: `retrains`.
         methods: Functions from hypotheses, rows and labels to a fitted method, by name; None: `AVCG`, `NearestUnlike`
@@ -113,7 +114,9 @@ def backtest(
         refit: Function ``(rows, labels, seed) -> fitted model`` that trains in place of ``fit``.
         config: Which moments are looked at; None: all that have a moment before them and one after them.
         folder: Folder in which each origin is stored when it is done, and is not done again; None: nothing is stored.
-            Functions are told apart by the names of the methods alone.
+            Functions are told apart by the names of the methods and by ``settings`` alone.
+        settings: What else the stored origins must have in common, such as the settings of the methods, as values of
+            JSON; None: nothing.
         n_jobs: Number of processes, as in joblib, each with an origin of its own.
 
     >>> from sklearn.linear_model import LogisticRegression
@@ -124,22 +127,31 @@ def backtest(
     >>> found.frame["origin"].unique().tolist(), sorted(found.frame["method"].unique())
     ([1, 2], ['nearest', 'nothing'])
     """
-    config = config or BacktestConfig()
+    config, target = config or BacktestConfig(), to_json(target)
     labels = check_labels(y, len(X))
     moments, positions = moments_of(time, X, len(X))
+    X = X.drop(columns=time) if isinstance(time, str) else X
     history = _History(X, labels, moments, positions, target, refit or partial(fit_clone, model), config)
     chosen = dict(methods or METHODS)
     if NOTHING in chosen:
         raise SettingError(f"{NOTHING!r} is the method of people who stay as they are. Name yours otherwise.")
-    asked = {**asdict(config), "target": to_json(target), "methods": list(chosen), "model": repr(model)}
+    asked = {name: to_json(value) for name, value in asdict(config).items()}
+    asked |= {"target": target, "methods": list(chosen), "model": repr(model), "settings": dict(settings or {})}
     store = None if folder is None else _Store(Path(folder), {**asked, "rows": _fingerprint(X, labels, positions)})
-    judged = partial(_with_notes, partial(history.judged, plausible or _retrained, chosen))
+    judged = partial(
+        _with_notes, partial(history.judged, plausible or partial(_retrained, config.random_state), chosen)
+    )
     found = _found(history, judged, store, n_jobs)
-    for note, count in Counter(found.notes).items():
-        warnings.warn(f"backtest: at {count} of {len(history.origins())} origins: {note}", stacklevel=2)
     if not found.lines:
         raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
+    _warn(found.notes, len(history.origins()))
     return Backtest.of(found, target)
+
+
+def _warn(notes: Sequence[str], n_origins: int) -> None:
+    """Give the warnings of all origins, each once."""
+    for note, count in Counter(notes).items():
+        warnings.warn(f"backtest: at {count} of {n_origins} origins: {note}", stacklevel=3)
 
 
 def _found(history: _History, judged: Callable[[int], Found], store: _Store | None, n_jobs: int) -> Found:
@@ -175,8 +187,8 @@ def _in_order(label: str, do: Callable[[int], Any], tasks: Sequence[int], n_jobs
             advance(done, f"{done} of {len(tasks)}")
 
 
-def _retrained(model: Any, X: Any, y: NDArray[Any]) -> FiniteSet:
-    return retrains(model, X, y)
+def _retrained(seed: int, model: Any, X: Any, y: NDArray[Any]) -> FiniteSet:
+    return retrains(model, X, y, random_state=seed)
 
 
 METHODS: dict[str, Method] = {
@@ -228,10 +240,11 @@ class _History:
     def known(self, moment: int) -> tuple[pd.DataFrame, NDArray[Any]]:
         """The rows that the model of a moment is trained on, and their labels."""
         chosen = self._config.known(self._positions, moment)
-        if len(np.unique(self._y[chosen])) < 2:
+        labels = np.unique(self._y[chosen])
+        if len(labels) < 2 or self._target not in labels:
+            wrong = "are all the same" if len(labels) < 2 else f"are never {self._target!r}"
             raise DataError(
-                f"The outcomes known at {self.moments[moment]!s} are all the same. Start later: raise 'first' of"
-                " BacktestConfig."
+                f"The outcomes known at {self.moments[moment]!s} {wrong}. Start later: raise 'first' of BacktestConfig."
             )
         return self._X[chosen], self._y[chosen]
 
@@ -268,6 +281,7 @@ class _History:
                     line | {
                         "margin": float(margin), "people": len(people), "answered": int(table.answered[at]),
                         "accepted": int(table.accepted[at, j]), "distance": float(table.distance[at]),
+                        "survival": explainer.promise_.survival,
                     }
                     for j, line in enumerate(about)
                     for at, margin in enumerate(table.margins)
@@ -284,35 +298,36 @@ class _History:
         models = from_models([self.models[moment] for moment in later], people, space=space)
         check_same_reading(explainer.space_, models.space, explainer.classes_, models.classes)
         x, aim = explainer.space_.encode(people), explainer.classes_.tolist().index(self._target)
-        x = x[~explainer.space_.immovable(x)]
+        movable = ~explainer.space_.immovable(x)
+        x = x[movable if bool(movable.any()) else slice(1)]  # one who cannot move has no answer either
         query = Query(x.numpy(), np.full(len(x), aim), explainer.space_.codes)
         return explainer.judged_answers(models.predictors, query)[aim].table
 
     def _line(
         self, answers: Counterfactuals | None, people: pd.DataFrame, untouched: NDArray[np.bool_], moment: int
     ) -> Line:
-        if answers is None:
-            told, after = np.ones(len(people), bool), untouched
-            distance: float | None = 0.0
-            promised: float | None = None
-        else:
-            told = np.isin(answers.statuses, TOLD)
+        told, after, distance = np.ones(len(people), bool), untouched, np.zeros(len(people))
+        promised: float | None = None
+        if answers is not None:
+            told, distance = np.isin(answers.statuses, TOLD), answers.distance
             after = np.zeros(len(people), bool)
             if told.any():
                 after[told] = self.accepted(moment, answers.frame[told])
-            distance = float(answers.distance[told].mean()) if told.any() else None
             made = [each for each in answers.statements if each.made and each.target == self._target]
-            promised = made[0].survival if made else None
-        count = max(int(told.sum()), 1)
-        survival = float(after[told].sum() / count)
+            promised = made[0].survival if made and told.any() else None
+
+        def mean(values: NDArray[Any]) -> float | None:
+            return float(values[told].mean()) if told.any() else None
+
+        survival = mean(after)
         return {
             "people": len(people),
             "answered": float(told.mean()),
             "survival": survival,
-            "distance": distance,
-            "harmed": float((untouched & ~after)[told].sum() / count),
+            "distance": mean(distance),
+            "harmed": mean(untouched & ~after),
             "promised": promised,
-            "kept": promised is not None and survival >= promised - 1e-9,
+            "kept": promised is not None and survival is not None and survival >= promised - 1e-9,
         }
 
 
@@ -333,11 +348,12 @@ class _Store:
             return None
         try:
             content = json.loads(path.read_text())
-            settings, found = content["settings"], Found(content["lines"], content["frontier"], content["notes"])
+            settings, found = {**content["settings"]}, Found(content["lines"], content["frontier"], content["notes"])
         except (ValueError, KeyError, TypeError):
             raise DataError(f"{path} is damaged. Remove it, and its origin is done again.") from None
-        if settings != self._settings:
-            differ = [name for name, value in self._settings.items() if settings.get(name) != value]
+        wanted = {**self._settings, "origin": origin}
+        if settings != wanted:
+            differ = [name for name, value in wanted.items() if settings.get(name) != value]
             raise SettingError(
                 f"{self._folder} holds a backtest with other settings or rows: {enumerate_some(differ)} differ. Give"
                 " another folder."
@@ -346,7 +362,7 @@ class _Store:
 
     def write(self, origin: str, found: Found) -> None:
         """Store what was found at an origin, completely or not at all."""
-        write_whole(self._path(origin), json.dumps({"settings": self._settings, **asdict(found)}))
+        write_whole(self._path(origin), json.dumps({"settings": {**self._settings, "origin": origin}, **asdict(found)}))
 
 
 def _fingerprint(X: pd.DataFrame, labels: NDArray[Any], positions: NDArray[np.int64]) -> str:

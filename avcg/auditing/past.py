@@ -49,7 +49,7 @@ class Backtest:
             ``kept``, whether the later model accepts so many (False where nothing was promised).
         frontier: The same advice at other margins, for methods that have margins: a line for each origin, later
             moment, method and ``margin``, with the number of ``people``, of these ``answered`` and ``accepted``, and
-            the mean ``distance``.
+            the mean ``distance``; ``survival`` is what the method was asked for, which its answers depend on.
         target: The decision that people wanted.
     """
 
@@ -65,8 +65,8 @@ class Backtest:
             found: The lines.
             target: The decision that people wanted.
         """
-        frame = pd.DataFrame(found.lines).astype({"distance": float, "promised": float})
-        return cls(frame, pd.DataFrame(found.frontier), target)
+        numbers = dict.fromkeys(("survival", "distance", "harmed", "promised"), float)
+        return cls(pd.DataFrame(found.lines).astype(numbers), pd.DataFrame(found.frontier), to_json(target))
 
     def summary(self) -> pd.DataFrame:
         """By method and horizon: origins, means, least survival, and promises made and kept."""
@@ -103,6 +103,7 @@ class Backtest:
             margins=counts.index.to_numpy(np.float64),
             answered=counts["answered"].to_numpy().astype(np.int64),
             accepted=counts["accepted"].to_numpy().astype(np.int64),
+            survival=float(chosen["survival"].iloc[0]),
         )
 
     def _with_margins(self, method: str | None) -> str:
@@ -113,16 +114,14 @@ class Backtest:
             raise SettingError("No method of this backtest has margins, which a promise is calibrated by. Add AVCG.")
         raise SettingError(f"The 'method' must be one that has margins: {enumerate_some(names)}. Got {method!r}.")
 
-    def replayed(
-        self, method: str | None = None, *, survival: float = 0.95, reliability: float = 0.9, horizon: int = 1
-    ) -> pd.DataFrame:
+    def replayed(self, method: str | None = None, *, reliability: float = 0.9, horizon: int = 1) -> pd.DataFrame:
         """What each origin would have promised if calibrated by the moments before it, and whether it was kept.
 
-        At an origin, those moments count whose later model had come by then.
+        At an origin, those moments count whose later model had come by then. The survival is what the method was asked
+        for.
 
         Args:
             method: Name of the method; None: the only one with margins.
-            survival: Share of the people that the later model is to accept.
             reliability: Chance that it does; less where the moments carry no more.
             horizon: Number of moments after which the model comes that the promise is about.
 
@@ -131,7 +130,7 @@ class Backtest:
             ``margin``, ``answered``, ``distance``, the realised ``survival``, and whether it was ``kept``.
         """
         past, named = self.past_moments(method, horizon=horizon), self._with_margins(method)
-        promise, lines = Promise(survival, reliability), []
+        promise, lines = Promise(past.survival, reliability), []
         order = {origin: at for at, origin in enumerate(self.frame["origin"].unique().tolist())}
         for at, origin in enumerate(past.moments):
             known = [i for i, other in enumerate(past.moments) if order[other] + horizon <= order[origin]]
@@ -156,7 +155,7 @@ class Backtest:
                     "answered": line["answered"] / line["people"],
                     "distance": line["distance"],
                     "survival": realised,
-                    "kept": decided.made and realised >= survival - 1e-9,
+                    "kept": decided.made and realised >= past.survival - 1e-9,
                 }
             )
         return pd.DataFrame(lines)
@@ -173,6 +172,7 @@ class Backtest:
             horizon: Number of moments between advice and judgement.
         """
         chosen = self.frame[self.frame["method"].isin(list(others)) & (self.frame["horizon"] == horizon)]
+        chosen = chosen[chosen["survival"].notna()]
         found = []
         for origin, survival in zip(points["origin"], points["survival"], strict=True):
             own = chosen[(chosen["origin"] == origin) & chosen["distance"].notna()].sort_values("distance")
@@ -182,16 +182,17 @@ class Backtest:
             found.append(np.interp(survival, best[first], own["distance"].to_numpy()[first]) if reached else np.nan)
         return pd.Series(found, index=points.index, name="distance", dtype=float)
 
-    def to_html(self, survival: float = 0.95, reliability: float = 0.9) -> str:
+    def to_html(self, method: str | None = None, *, reliability: float = 0.9) -> str:
         """A self-contained page with pictures: survival by origin and by horizon, and promises kept.
 
         Args:
-            survival: Survival of the promises that past moments are to calibrate, as in `replayed`.
-            reliability: Their reliability.
+            method: Name of the method whose promises past moments are to calibrate, as in `replayed`; None: the only
+                one with margins, if there is one.
+            reliability: Reliability of these promises.
         """
         from avcg.report.backtest_page import page
 
-        return page(self, survival, reliability)
+        return page(self, method, reliability)
 
     def to_json(self) -> str:
         """The backtest as JSON that `from_json` reads; NaN becomes null."""
@@ -213,23 +214,23 @@ class Backtest:
         text = source.read_text() if isinstance(source, Path) else source
         try:
             stored = json.loads(text)
-            if stored["format"] != _FORMAT or stored["version"] != _VERSION:
-                raise DataError(
-                    f"Expected a backtest of format version {_VERSION}. Got {stored['format']!r} of version"
-                    f" {stored['version']!r}. Run it again."
-                )
-            return cls.of(Found(stored["lines"], stored["frontier"]), stored["target"])
+            version = stored["version"] if stored["format"] == _FORMAT else None
+            if version == _VERSION:
+                return cls.of(Found(stored["lines"], stored["frontier"]), stored["target"])
         except (ValueError, KeyError, TypeError):
-            raise DataError("This is not the JSON of a backtest. Give the text that Backtest.to_json wrote.") from None
+            version = None
+        if version is None:
+            raise DataError("This is not the JSON of a backtest. Give the text that Backtest.to_json wrote.")
+        raise DataError(f"This avcg reads backtests of format version {_VERSION}. Got {version!r}. Run it again.")
 
     def __str__(self) -> str:
         nearest, lines = self.frame[self.frame["horizon"] == 1], []
         for method, group in nearest.groupby("method", sort=False):
-            worst, made, kept = (
-                int(group["survival"].argmin()),
-                int(group["promised"].count()),
-                int(group["kept"].sum()),
-            )
+            made, kept = int(group["promised"].count()), int(group["kept"].sum())
+            if group["survival"].isna().all():
+                lines.append(f"{method}: nobody has an answer.")
+                continue
+            worst = int(group["survival"].fillna(np.inf).argmin())
             line = f"{method}: the next model accepts {group['survival'].mean():.1%} of those who have an answer"
             line += f" ({group['answered'].mean():.1%}, at distance {group['distance'].mean():.3g}), at worst"
             line += f" {group['survival'].iloc[worst]:.1%} of those of {group['origin'].iloc[worst]}"

@@ -109,22 +109,22 @@ def backtest_rows(
     for note in notes:
         sys.stderr.write(f"avcg: {note}\n")
     if goal is not None:
-        write_whole(goal, found.to_html(survival, reliability) if goal.suffix == ".html" else found.to_json())
+        write_whole(goal, found.to_html(reliability=reliability) if goal.suffix == ".html" else found.to_json())
     if as_json:
         typer.echo(found.to_json())
     else:
-        _print(found, survival, reliability, goal)
+        _print(found, reliability, goal)
 
 
-def _print(found: Backtest, survival: float, reliability: float, goal: Path | None) -> None:
+def _print(found: Backtest, reliability: float, goal: Path | None) -> None:
     screen = console()
     screen.print(str(found), markup=False)
-    screen.print(_replayed(found, survival, reliability))
+    screen.print(_replayed(found, reliability))
     if goal is not None:
         screen.print(f"Written to {goal}", markup=False)
 
 
-def _replayed(found: Backtest, survival: float, reliability: float) -> Table:
+def _replayed(found: Backtest, reliability: float) -> Table:
     """What each origin would have promised by the moments before it alone."""
     from rich import box
     from rich.table import Table
@@ -133,7 +133,7 @@ def _replayed(found: Backtest, survival: float, reliability: float) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
     for name in ("origin", "moments", "reliability", "accepted", "distance", "promise"):
         table.add_column(name, justify="left" if name in ("origin", "promise") else "right")
-    for line in found.replayed(survival=survival, reliability=reliability).to_dict("records"):
+    for line in found.replayed(reliability=reliability).to_dict("records"):
         says = ("kept" if line["kept"] else "broken") if line["made"] else "none made"
         figures = (f"{line['reliability']:.2f}", f"{line['survival']:.1%}", f"{line['distance']:.3g}")
         table.add_row(str(line["origin"]), str(line["moments"]), *figures, says)

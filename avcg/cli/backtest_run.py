@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,13 +14,16 @@ from numpy.typing import NDArray
 from avcg.auditing.backtest import METHODS, BacktestConfig, Method, backtest, searches
 from avcg.auditing.past import Backtest
 from avcg.cli.fit_run import N_HYPOTHESES, FitConfig, Table, read_table, schema_of
-from avcg.errors import SettingError, enumerate_some
+from avcg.errors import DataError, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.retrains import retrains
 from avcg.method.recipe import Recipe
 from avcg.models.classifier import Classifier
+from avcg.schema.features import Categorical
+from avcg.schema.schema import Schema
+from avcg.space.tabular import table_of
 
 MODELS = ("network", "xgboost")
 MOST_MOMENTS = 100
@@ -76,6 +79,11 @@ def run(config: FitConfig, options: BacktestOptions) -> tuple[Backtest, list[str
     X = pd.concat([table.X, table.held_out]).sort_index()
     labels = pd.Series([*table.y, *table.held_out_y], index=[*table.X.index, *table.held_out.index])[X.index]
     assert table.apart is not None
+    if table.apart.isna().any():
+        raise DataError(
+            f"Column {options.time!r} is empty in {int(table.apart.isna().sum())} rows. Every row needs a moment: fill"
+            " them, or leave these rows out."
+        )
     chosen = _sample(table.apart, options.rows, config.seed)
     time, found = table.apart[chosen].to_numpy(), np.unique(table.apart[chosen])
     if len(found) > MOST_MOMENTS:
@@ -95,10 +103,17 @@ def run(config: FitConfig, options: BacktestOptions) -> tuple[Backtest, list[str
         warnings.simplefilter("always")
         result = backtest(
             model, X.loc[chosen], y, time=time, target=positive, plausible=partial(_plausible, config),
-            methods=_methods(config, options), config=settings, folder=options.folder, n_jobs=options.jobs,
+            methods=_methods(config, options), config=settings, folder=options.folder,
+            settings=_settings(config, options), n_jobs=options.jobs,
         )  # fmt: skip
     notes = [*table.notes, *(str(warning.message) for warning in caught)]
     return Backtest(result.frame, result.frontier, table.positive), notes
+
+
+def _settings(config: FitConfig, options: BacktestOptions) -> dict[str, Any]:
+    """What stored origins must have in common beside the rows: everything that the advice depends on."""
+    alike = {**asdict(config), "model": options.model, "data": ""}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in alike.items()}
 
 
 def _sample(time: pd.Series[Any], rows: int | None, seed: int) -> pd.Index[Any]:
@@ -128,10 +143,25 @@ def _methods(config: FitConfig, options: BacktestOptions) -> dict[str, Method]:
     return {**METHODS, "avcg": partial(_avcg, config), **(searches() if options.search else {})}
 
 
+def _known(hypotheses: FiniteSet, X: pd.DataFrame) -> Schema | None:
+    """The schema of the hypotheses, where answers move only to categories that were known at the moment."""
+    space = table_of(hypotheses.space)
+    if space is None:
+        return None
+    schema = space.schema
+    for feature in schema.features:
+        if isinstance(feature, Categorical):
+            schema = schema.allow(
+                feature.name, [value for value in feature.categories if (X[feature.name] == value).any()]
+            )
+    return schema
+
+
 def _avcg(config: FitConfig, hypotheses: FiniteSet, X: Any, y: NDArray[Any]) -> Explainer:
     promise, recipe = config.promise, Recipe(steps=config.steps)
     return AVCG(
         hypotheses,
+        _known(hypotheses, X),
         survival=promise.survival,
         reliability=promise.reliability,
         recipe=recipe,

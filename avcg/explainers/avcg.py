@@ -261,7 +261,7 @@ class AVCG(Amortized):
 
     def _past_moments(self) -> PastMoments | None:
         """The past moments to calibrate by, which fit this explainer."""
-        return past_for(self.calibrate_on, self._ladder, self.classes_.tolist(), self.guarantee)
+        return past_for(self.calibrate_on, self._ladder, self.classes_.tolist(), self.promise_)
 
     @property
     def _ladder(self) -> list[float]:
@@ -318,7 +318,7 @@ class AVCG(Amortized):
             models: Models to calibrate by, none of which the generator was trained against; None: the present ones.
             X: Rows to calibrate by, in user units, that no model and no generator was trained on; None: the rows held
                 back when the explainer was fitted.
-            on: A backtest to calibrate on, as ``calibrate_on`` of the constructor; None: as before.
+            on: A backtest to calibrate on, as ``calibrate_on`` of the constructor; None: as before, or models if given.
 
         Returns:
             The new explainer; this one stays as it is.
@@ -332,7 +332,7 @@ class AVCG(Amortized):
         renewed = copy.copy(self)
         renewed.promise_ = replace(self.promise_, **settings)
         renewed.__dict__.update(asdict(renewed.promise_))
-        if on is not None:
+        if on is not None or models is not None:  # models calibrate in place of a backtest
             renewed.calibrate_on = on
         if models is not None:
             renewed.split_ = self._split_with(models)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from avcg.errors import DataError, SettingError, enumerate_some
-from avcg.guarantees.conformal import Counts, Guarantee, Promise, Reason, Verdict, kept_from, verdict
+from avcg.guarantees.conformal import Counts, Promise, Reason, Verdict, kept_from, verdict
 from avcg.guarantees.statement import Statement, as_fraction
 
 
@@ -37,6 +37,7 @@ class PastMoments:
         margins: (L,) the ladder of margins, ascending.
         answered: (L, T) number of people with an answer that the model of the moment accepted.
         accepted: (L, T) number of these answers that the later model accepted.
+        survival: Survival that the method was asked for, which its answers depend on.
     """
 
     target: Any
@@ -45,6 +46,7 @@ class PastMoments:
     margins: NDArray[np.float64]
     answered: Counts
     accepted: Counts
+    survival: float
 
     def __post_init__(self) -> None:
         shape = (len(self.margins), len(self.moments))
@@ -100,7 +102,7 @@ class PastMoments:
         rank = rank or len(self)
         keeps = np.arange(len(self.margins)) >= np.sort(self.critical(promise.survival))[rank - 1]
         closeness = np.sort(self.shares, axis=1)[:, len(self) - rank]
-        return verdict(reason, keeps, closeness, 0.0 if reason else float(closeness.max()))
+        return verdict(reason, keeps, closeness, 0.0 if reason else float(closeness[-1]))
 
     def statement(self, promise: Promise, decided: Verdict) -> Statement:
         """What may be said to the people whose advice aims at the target.
@@ -131,7 +133,7 @@ class PastMoments:
 
 
 def past_for(
-    source: HasPast | None, margins: Sequence[float], classes: Sequence[Any], guarantee: Guarantee
+    source: HasPast | None, margins: Sequence[float], classes: Sequence[Any], promise: Promise
 ) -> PastMoments | None:
     """The past moments that a backtest offers, if a promise of an explainer can be calibrated by them.
 
@@ -139,7 +141,7 @@ def past_for(
         source: The backtest; None: there is none.
         margins: The margins of the explainer.
         classes: Labels of its classes.
-        guarantee: What it promises.
+        promise: What it promises.
 
     Raises:
         SettingError: If it is something else, or does not fit the explainer.
@@ -148,7 +150,7 @@ def past_for(
         return None
     if not hasattr(source, "past_moments"):
         raise SettingError(f"'calibrate_on' must be what avcg.backtest returns. Got a {type(source).__name__}.")
-    if guarantee == "expected":
+    if promise.guarantee == "expected":
         raise SettingError("The guarantee 'expected' is about models of one moment. Leave 'calibrate_on' out.")
     past = source.past_moments()
     if past.target not in classes:
@@ -157,5 +159,10 @@ def past_for(
         raise SettingError(
             "The margins of the backtest are not those of this recipe. Give AVCG and backtest the same recipe, one with"
             " margins."
+        )
+    if past.survival != promise.survival:
+        raise SettingError(
+            f"The backtest asked for a survival of {past.survival:g}, and this explainer asks for {promise.survival:g}."
+            " Answers depend on it: run the backtest again, or ask for the same."
         )
     return past

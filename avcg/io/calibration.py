@@ -30,6 +30,7 @@ _PAST = {
     "margins": [float],
     "answered": [[int]],
     "accepted": [[int]],
+    "survival": float,
 }
 PROMISE = {"survival": float, "reliability": float, "guarantee": str, "confidence": float}
 CALIBRATION: dict[Any, Any] = {
@@ -104,7 +105,13 @@ def pack_past(past: PastMoments) -> dict[str, Any]:
         past: The past moments.
     """
     counts = {name: getattr(past, name).tolist() for name in ("margins", "answered", "accepted")}
-    return {"target": to_json(past.target), "moments": list(past.moments), "horizon": past.horizon, **counts}
+    return {
+        "target": to_json(past.target),
+        "moments": list(past.moments),
+        "horizon": past.horizon,
+        "survival": past.survival,
+        **counts,
+    }
 
 
 def unpack_past(entry: Mapping[str, Any]) -> PastMoments:
@@ -119,7 +126,7 @@ def unpack_past(entry: Mapping[str, Any]) -> PastMoments:
     try:
         return PastMoments(
             entry["target"], tuple(entry["moments"]), entry["horizon"], np.array(entry["margins"], np.float64),
-            np.array(entry["answered"], np.int64), np.array(entry["accepted"], np.int64),
+            np.array(entry["answered"], np.int64), np.array(entry["accepted"], np.int64), entry["survival"],
         )  # fmt: skip
     except (DataError, ValueError) as error:
         raise ArtifactError(f"The stored past moments are damaged: {error}") from None

@@ -15,23 +15,25 @@ from avcg.report.svg import Words, by_moment
 if TYPE_CHECKING:
     from avcg.auditing.past import Backtest
 
-_CONFIDENCE = 0.95
+_CONFIDENCE, _USUAL = 0.95, 0.95
 BY_THE_PAST = "by the past"  # the method with margins, calibrated by the moments before
 
 
-def page(backtest: Backtest, survival: float, reliability: float) -> str:
+def page(backtest: Backtest, method: str | None, reliability: float) -> str:
     """Render a backtest as an HTML page, which loads nothing else.
 
     Args:
         backtest: The backtest.
-        survival: Survival of the promises that past moments are to calibrate.
-        reliability: Their reliability.
+        method: Name of the method whose promises past moments are to calibrate; None: the only one with margins.
+        reliability: Reliability of these promises.
     """
     nearest = backtest.frame[backtest.frame["horizon"] == 1]
     origins = nearest["origin"].unique().tolist()
     replayed: list[dict[str, Any]] = []
-    if len(backtest.frontier):
-        frame = backtest.replayed(survival=survival, reliability=reliability)
+    survival = float(backtest.frame["promised"].fillna(_USUAL).iloc[-1])
+    if method is not None or (len(backtest.frontier) and backtest.frontier["method"].nunique() == 1):
+        survival = backtest.past_moments(method).survival
+        frame = backtest.replayed(method, reliability=reliability)
         replayed = [{str(name): value for name, value in line.items()} for line in frame.to_dict("records")]
     context = {
         "target": backtest.target,
@@ -53,6 +55,7 @@ def page(backtest: Backtest, survival: float, reliability: float) -> str:
 def _picture(frame: pd.DataFrame, by: str, survival: float, title: str, across: str) -> Any:
     """Survival of each method over origins or horizons."""
     table = frame.pivot_table(index=by, columns="method", values="survival", aggfunc="mean", sort=False).sort_index()
+    table = table.reindex(columns=frame["method"].unique())  # a method without any answer has no line
     order = [*(name for name in frame["method"].unique() if name != NOTHING), NOTHING]
     lines = {name: table[name].tolist() for name in order}
     says = "; ".join(
@@ -62,7 +65,7 @@ def _picture(frame: pd.DataFrame, by: str, survival: float, title: str, across: 
 
 
 def _method(name: Any, group: pd.DataFrame) -> dict[str, Any]:
-    worst, made = int(group["survival"].argmin()), int(group["promised"].count())
+    worst, made = int(group["survival"].fillna(np.inf).argmin()), int(group["promised"].count())
     return {
         "name": name,
         "answered": percent(group["answered"].mean()),

@@ -18,6 +18,7 @@ from avcg.errors import DataError, SettingError
 from avcg.hypotheses.retrains import retrains
 from avcg.io.artifact import load
 from avcg.method.query import Query
+from avcg.schema.schema import Schema
 
 TOY = toys.drift(n=60, moments=5, shift=0.4)
 QUICK = Recipe(steps=200, layers=(16,), single_pass=True)
@@ -115,6 +116,33 @@ class TestLines:
         half = frame[frame["method"] == "half"]
         assert half["answered"].between(0.4, 0.6).all()
         assert half["survival"].between(0, 1).all()
+
+    def test_where_nobody_has_an_answer_nothing_is_counted(self):
+        class Silent(NearestUnlike):
+            def query(self, X, target, options):
+                found = super().query(X, target, options)
+                return replace(found, statuses=np.full(len(found.statuses), "not_valid"))
+
+        found = ran(methods={"silent": lambda hypotheses, X, y: Silent(hypotheses).fit(X, y)}, horizon=1)
+        lines = found.frame[found.frame["method"] == "silent"]
+        assert lines[["survival", "distance", "harmed", "promised"]].isna().all(axis=None)
+        assert not lines["kept"].any()
+        assert "silent: nobody has an answer." in str(found)
+        assert "silent" in found.to_html()
+
+    @pytest.mark.filterwarnings("ignore:backtest. at . of . origins. AVCG. answers fall short")
+    def test_people_who_may_change_nothing(self):
+        X = TOY.X.assign(k=1.0)
+
+        def fixed(hypotheses, X, y):
+            return AVCG(hypotheses, recipe=QUICK).fit(X.assign(k=np.arange(len(X)) % 2 * 1.0), y)
+
+        schema = Schema.infer(X.assign(k=np.arange(len(X)) % 2 * 1.0)).freeze("a", "b").only_up("k")
+        found = backtest(
+            LogisticRegression(), X, TOY.y, time=TOY.time, target=1, methods={"avcg": fixed},
+            plausible=lambda model, X, y: retrains(model, X, y, n=20, schema=schema), config=BacktestConfig(horizon=1),
+        )  # fmt: skip
+        assert (found.frontier["answered"] == 0).all()
 
     def test_at_most_so_many_people(self):
         assert ran(max_people=7).frame["people"].max() == 7
@@ -227,6 +255,13 @@ class TestMargins:
         assert loaded.calibrate(reliability=0.5).statements()[1].reliability == 0.5
         by_models = AVCG(hypotheses, recipe=QUICK).fit(toy.X, toy.y)
         assert by_models.calibrate(on=found).statements() == recourse.statements()
+        again = recourse.calibrate(
+            models=retrains(LogisticRegression().fit(toy.X, toy.y), toy.X, toy.y, random_state=9)
+        )
+        assert {each.basis for each in again.statements()} == {"models"}
+        with pytest.raises(SettingError, match=r"asked for a survival of 0\.95, and this explainer asks for 0\.9"):
+            recourse.calibrate(survival=0.9)
+        assert recourse.generate(toy.X[:2], 1).to_json()
         wrong = AVCG(hypotheses, recipe=Recipe(steps=1, margins=(0.0, 1.0)), calibrate_on=found)
         with pytest.raises(SettingError, match="are not those of this recipe"):
             wrong.fit(toy.X, toy.y)
@@ -239,7 +274,9 @@ class TestMargins:
 
     @pytest.mark.parametrize("text", ["{", "[]", '{"format": "avcg.backtest", "version": 1}', '{"format": "other"}'])
     def test_json_of_something_else(self, text):
-        with pytest.raises(DataError, match=r"not the JSON of a backtest|format version 2|Expected a backtest"):
+        with pytest.raises(
+            DataError, match=r"not the JSON of a backtest|reads backtests of format version 2. Got 1. Run it again"
+        ):
             Backtest.from_json(text)
 
     def test_wrong_requests(self, found):
@@ -249,6 +286,24 @@ class TestMargins:
             found.past_moments(horizon=7)
         with pytest.raises(SettingError, match="No method of this backtest has margins"):
             ran(horizon=1).past_moments()
+
+    def test_two_methods_with_margins(self):
+        methods = {"one": PROMISING["avcg"], "two": PROMISING["avcg"]}
+        both = ran(methods=methods, horizon=1)
+        with pytest.raises(SettingError, match=r"must be one that has margins: 'one', 'two'\. Got None"):
+            both.past_moments()
+        assert "by the past" not in both.to_html()
+        assert "by the past" in both.to_html("two")
+        one = both.frontier[both.frontier["method"] == "one"].drop(columns="method").reset_index(drop=True)
+        two = both.frontier[both.frontier["method"] == "two"].drop(columns="method").reset_index(drop=True)
+        pd.testing.assert_frame_equal(one, two)
+
+    def test_a_label_of_numpy_is_a_plain_one(self, found):
+        again = backtest(
+            LogisticRegression(), SHIFTING.X, SHIFTING.y, time=SHIFTING.time, target=np.int64(1), methods=NEAREST,
+            plausible=few, config=BacktestConfig(horizon=1),
+        )  # fmt: skip
+        assert type(again.target) is int
 
     def test_the_page(self, found):
         page = found.to_html()
@@ -304,6 +359,18 @@ class TestStoring:
                         plausible=few, config=BacktestConfig(), folder=tmp_path,
                     )  # fmt: skip
 
+    def test_settings_of_methods_do_too(self, tmp_path):
+        def again(**options):
+            return backtest(
+                LogisticRegression(), TOY.X, TOY.y, time=TOY.time, target=1, methods=NEAREST, plausible=few,
+                config=BacktestConfig(max_people=np.int64(9)), folder=tmp_path, **options,
+            )  # fmt: skip
+
+        again(settings={"steps": 3})
+        again(settings={"steps": 3})
+        with pytest.raises(SettingError, match="'settings' differ"):
+            again(settings={"steps": 4})
+
     def test_a_damaged_file_is_named(self, tmp_path):
         self.run(tmp_path, [])
         (tmp_path / "origin-1.json").write_text("{")
@@ -325,6 +392,9 @@ class TestInputs:
             config=BacktestConfig(horizon=1),
         )  # fmt: skip
         assert by_column.frame["origin"].unique().tolist() == [2001, 2002, 2003]
+        assert by_column.frame["survival"].tolist() == ran(horizon=1).frame["survival"].tolist(), (
+            "it is not learnt from"
+        )
 
     def test_training_of_ones_own(self):
         def fit(rows, labels, seed):
@@ -349,6 +419,7 @@ class TestInputs:
             ({"time": np.zeros(300)}, DataError, "needs at least 3 moments: 1 before the first origin"),
             ({"time": "when"}, DataError, "names column 'when'"),
             ({"methods": {"nothing": NEAREST["nearest"]}}, SettingError, "'nothing' is the method of people who stay"),
+            ({"y": np.where(TOY.time == 3, 2, TOY.y), "target": 2}, DataError, "known at 1 are never 2. Start later"),
             ({"y": np.where(TOY.time == 4, TOY.y, 0)}, DataError, "The outcomes known at 1 are all the same"),
         ],
     )

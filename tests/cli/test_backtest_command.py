@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pandas as pd
 import pytest
 from command_line import run
@@ -9,6 +10,8 @@ from command_line import run
 import avcg
 from avcg import toys
 from avcg.auditing.past import Backtest
+from avcg.cli.backtest_run import _known
+from avcg.cli.fit_run import FitConfig, read_table
 
 FAST = ["--steps", "60", "--hypotheses", "20", "--horizon", "1"]
 ASKED = ["--target", "outcome", "--positive", "yes", "--time", "month"]
@@ -64,6 +67,30 @@ class TestRun:
         page = (folder / "found.html").read_text()
         assert page.count("<svg") == 2
         assert "advised how to be decided as yes" in page
+
+    def test_other_settings_need_another_folder(self):
+        for options in (["--steps", "61"], ["--survival", "0.9"], ["--freeze", "a"], ["--model", "xgboost"]):
+            ran = backtested("--folder", "origins", *options)
+            assert ran.code == 2
+            assert "holds a backtest with other settings or rows" in ran.err
+
+    def test_answers_move_only_to_categories_that_were_known(self, folder):
+        frame = pd.read_csv(folder / "table.csv")
+        kinds = np.where(frame["month"] == "2025-04", "late", np.where(np.arange(len(frame)) % 2, "x", "y"))
+        frame.assign(kind=kinds).to_csv(folder / "late.csv", index=False)
+        config = FitConfig(str(folder / "late.csv"), "outcome", "yes", hypotheses=4, steps=1)
+        table = read_table(config, apart="month")
+        early = pd.concat([table.X, table.held_out]).sort_index()[:180]
+        model = avcg.Classifier(schema=table.schema, epochs=2).fit(early, np.arange(180) % 2)
+        schema = _known(avcg.retrains(model, early, np.arange(180) % 2, n=2), early)
+        assert {feature.name: feature for feature in schema.features}["kind"].allowed == ("x", "y")
+
+    def test_a_row_without_a_moment(self, folder):
+        frame = pd.read_csv(folder / "table.csv")
+        frame.assign(month=frame["month"].where(frame.index != 5)).to_csv(folder / "gap.csv", index=False)
+        ran = run("backtest", "gap.csv", *ASKED, *FAST)
+        assert ran.code == 2
+        assert "Column 'month' is empty in 1 rows. Every row needs a moment" in ran.err
 
     def test_it_calibrates_a_fit(self, folder):
         fit = ["fit", "table.csv", "--target", "outcome", "--positive", "yes", "--drop", "month", "--out", "recourse"]

@@ -12,11 +12,11 @@ from avcg.guarantees.statement import as_fraction, chance
 LADDER = np.linspace(-1.0, 2.0, 7)
 
 
-def past(accepted, answered=20, horizon=1):
+def past(accepted, answered=20, horizon=1, survival=0.95):
     accepted = np.asarray(accepted)
     counts = np.full(accepted.shape, answered)
     names = tuple(range(2000, 2000 + accepted.shape[1]))
-    return PastMoments("yes", names, horizon, LADDER[: len(accepted)], counts, accepted)
+    return PastMoments("yes", names, horizon, LADDER[: len(accepted)], counts, accepted, survival)
 
 
 def histories(rng, n, moments, people=40):
@@ -32,7 +32,7 @@ class TestCritical:
         for _ in range(200):
             answered = rng.integers(0, 25, (5, 4))
             accepted = rng.binomial(answered, 0.95)
-            moments = PastMoments("yes", (1, 2, 3, 4), 1, LADDER[:5], answered, accepted)
+            moments = PastMoments("yes", (1, 2, 3, 4), 1, LADDER[:5], answered, accepted, 0.9)
             for t, found in enumerate(moments.critical(0.9)):
                 good = [answered[i, t] > 0 and 10 * accepted[i, t] >= 9 * answered[i, t] for i in range(5)]
                 assert found == next((i for i in range(6) if all(good[i:])), 5)
@@ -57,6 +57,11 @@ class TestDecision:
     def test_no_margin_is_enough(self):
         decided = past([[20, 3]]).decide(Promise(0.95, 2 / 3))
         assert (decided.made, decided.reason, decided.reachable) == (False, "margin", 0.15)
+
+    def test_what_is_reachable_is_kept_at_all_larger_margins_too(self):
+        """97 of 100 at one margin do not help where the next larger one keeps 90."""
+        decided = past([[80] * 4, [97] * 4, [90] * 4], answered=100).decide(Promise(0.95, 0.8))
+        assert (decided.made, decided.reachable) == (False, 0.9)
 
     def test_most_models_needs_more_moments(self):
         promise = Promise(0.95, 0.9, "most_models").carried_by(3)
@@ -133,21 +138,28 @@ class TestInputs:
         ],
     )
     def test_counts_that_do_not_fit(self, change, says):
-        given = {"target": 1, "moments": (1,), "horizon": 1, "margins": LADDER[:1]}
+        given = {"target": 1, "moments": (1,), "horizon": 1, "margins": LADDER[:1], "survival": 0.9}
         given |= {"answered": np.array([[20]]), "accepted": np.array([[20]]), **change}
         with pytest.raises(DataError, match=says):
             PastMoments(**given)
 
     @pytest.mark.parametrize(
-        ("source", "classes", "margins", "guarantee", "says"),
+        ("source", "classes", "margins", "promise", "says"),
         [
-            ("backtest.json", ["yes"], LADDER[:2], "next_model", "what avcg.backtest returns. Got a str"),
-            (past([[20], [20]]), ["no"], LADDER[:2], "next_model", "aims at 'yes', which is none of 'no'"),
-            (past([[20], [20]]), ["yes"], LADDER[:3], "next_model", "are not those of this recipe"),
-            (past([[20], [20]]), ["yes"], LADDER[1:3], "next_model", "are not those of this recipe"),
-            (past([[20], [20]]), ["yes"], LADDER[:2], "expected", "Leave 'calibrate_on' out"),
+            ("backtest.json", ["yes"], LADDER[:2], Promise(), "what avcg.backtest returns. Got a str"),
+            (past([[20], [20]]), ["no"], LADDER[:2], Promise(), "aims at 'yes', which is none of 'no'"),
+            (past([[20], [20]]), ["yes"], LADDER[:3], Promise(), "are not those of this recipe"),
+            (past([[20], [20]]), ["yes"], LADDER[1:3], Promise(), "are not those of this recipe"),
+            (past([[20], [20]]), ["yes"], LADDER[:2], Promise(guarantee="expected"), "Leave 'calibrate_on' out"),
+            (
+                past([[20], [20]]),
+                ["yes"],
+                LADDER[:2],
+                Promise(0.9),
+                r"asked for a survival of 0\.95, and this.* 0\.9\.",
+            ),
         ],
     )
-    def test_a_backtest_that_does_not_fit(self, source, classes, margins, guarantee, says):
+    def test_a_backtest_that_does_not_fit(self, source, classes, margins, promise, says):
         with pytest.raises(SettingError, match=says):
-            past_for(source, margins, classes, guarantee)
+            past_for(source, margins, classes, promise)
