@@ -115,8 +115,7 @@ def backtest(
         config: Which moments are looked at; None: all that have a moment before them and one after them.
         folder: Folder in which each origin is stored when it is done, and is not done again; None: nothing is stored.
             Functions are told apart by the names of the methods and by ``settings`` alone.
-        settings: What else the stored origins must have in common, such as the settings of the methods, as values of
-            JSON; None: nothing.
+        settings: Further values of JSON that stored origins must have in common, such as settings of the methods.
         n_jobs: Number of processes, as in joblib, each with an origin of its own.
 
     >>> from sklearn.linear_model import LogisticRegression
@@ -141,17 +140,13 @@ def backtest(
     judged = partial(
         _with_notes, partial(history.judged, plausible or partial(_retrained, config.random_state), chosen)
     )
-    found = _found(history, judged, store, n_jobs)
-    if not found.lines:
-        raise DataError(f"No model refused anybody: all people are decided for {target!r} at every origin.")
-    _warn(found.notes, len(history.origins()))
-    return Backtest.of(found, target)
+    return Backtest.of(_found(history, judged, store, n_jobs), target)
 
 
 def _warn(notes: Sequence[str], n_origins: int) -> None:
     """Give the warnings of all origins, each once."""
     for note, count in Counter(notes).items():
-        warnings.warn(f"backtest: at {count} of {n_origins} origins: {note}", stacklevel=3)
+        warnings.warn(f"backtest: at {count} of {n_origins} origins: {note}", stacklevel=4)
 
 
 def _found(history: _History, judged: Callable[[int], Found], store: _Store | None, n_jobs: int) -> Found:
@@ -166,7 +161,11 @@ def _found(history: _History, judged: Callable[[int], Found], store: _Store | No
         found[origin] = new
         if store is not None:
             store.write(names[origin], new)
-    return sum((each for each in found.values() if each is not None), Found())
+    everything = sum((each for each in found.values() if each is not None), Found())
+    if not everything.lines:
+        raise DataError("No model refused anybody: all people have the target at every origin.")
+    _warn(everything.notes, len(found))
+    return everything
 
 
 def _with_notes(judged: Callable[[int], Found], origin: int) -> Found:

@@ -87,3 +87,15 @@ class TestSentences:
             lines = page.origins(model)
             assert lines["moments"].tolist() == list(range(1, len(lines) + 1))
             assert (lines["reliability"] <= lines["moments"] / (lines["moments"] + 1) + 1e-12).all()
+
+    def test_drift_with_a_known_truth(self, page):
+        found = page.drifts()
+        assert (found["histories"] == 16).all()
+        assert found.loc["stays", ["kept", "made"]].tolist() == [94, 96]
+        assert found["alarms"].tolist() == [0, 16, 16, 16, 16]
+        assert found["first"].tolist()[1:] == [6, 3, 6, 3]
+        ahead = found["past_kept"] - found["claimed"].round()
+        assert (ahead[["stays", "shifts by 0.1", "turns by 0.4"]] >= 0).all()
+        for change, kept, made, claimed in (("shifts by 0.4", 28, 58, 39), ("turns by 0.1", 51, 80, 57)):
+            line = found.loc[change]
+            assert (line["past_kept"], line["past_made"], round(line["claimed"])) == (kept, made, claimed)
