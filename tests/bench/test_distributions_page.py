@@ -80,3 +80,9 @@ class TestSentences:
         for dataset in ("breast_cancer", "sba"):
             table = means.loc[dataset]
             assert table.loc["deep ensemble", "bootstrap keep"] < table.loc["retrains, bootstrap", "bootstrap keep"]
+
+    def test_retrains_by_seed_are_right_about_seeds_alone(self, means):
+        for dataset, seeds, bootstraps in (("heart", 0.997, 0.911), ("adult", 0.992, 0.944)):
+            line = means.loc[(dataset, "retrains, seed")]
+            assert (round(line["seed"], 3), round(line["bootstrap"], 3)) == (seeds, bootstraps)
+            assert means.loc[(dataset, "retrains, bootstrap"), "bootstrap"] > line["bootstrap"]
