@@ -9,6 +9,7 @@ that ``benchmarks/years.py`` stored.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from avcg.guarantees import clopper_pearson
 
 RESULTS = Path(__file__).parent / "results" / "years"
 DRIFT = RESULTS.parent / "drift.json"
+TREES = RESULTS / "tree_search.json"
+SEARCHES = ("search", "taken back")  # methods that search for each row, by the beginning of their names
 MODELS = {"network": "a network", "xgboost": "XGBoost"}
 SURVIVAL, RELIABILITY, FIRST, CRISIS, HORIZONS = 0.95, 0.9, 1997, (2006, 2007, 2008), (2, 3)
 PERIODS = {
@@ -34,8 +37,13 @@ PERIODS = {
 
 
 def stored(model: str) -> Backtest:
-    """The backtest of a model."""
-    return Backtest.from_json(RESULTS / f"{model}.json")
+    """The backtest of a model, with the search of ``benchmarks/tree_search.py`` beside it where it is of trees."""
+    found = Backtest.from_json(RESULTS / f"{model}.json")
+    if model != "xgboost":
+        return found
+    search = Backtest.from_json(TREES).frame
+    frame = pd.concat([found.frame, search[search["method"] != "nothing"]], ignore_index=True)
+    return replace(found, frame=frame)
 
 
 def origins(model: str) -> pd.DataFrame:
@@ -50,8 +58,8 @@ def origins(model: str) -> pd.DataFrame:
             line = frontier.loc[(origin, years, margin)] if (origin, years) in frontier.index.droplevel(2) else None
             shares.append(np.nan if line is None else line["accepted"] / max(line["answered"], 1))
         past[f"after {years}"] = shares
-    searched = [name for name in found.frame["method"].unique() if name.startswith("search")]
-    past["search"] = found.at_equal_survival(past.reset_index(), searched).to_numpy() if searched else np.nan
+    searched = [name for name in found.frame["method"].unique() if name.startswith(SEARCHES)]
+    past["search"] = found.at_equal_survival(past.reset_index(), searched).to_numpy()
     own = next_year.loc["avcg"]
     columns = {"people": "people", "promised": "own promise", "survival": "own", "kept": "own kept"}
     past = past.join(own[list(columns)].rename(columns=columns))
@@ -106,11 +114,7 @@ def _origins(model: str) -> str:
             "promise": _verdict(line["made"], line["kept"]),
             **{f"{years} years on": _share(line[f"after {years}"]) for years in HORIZONS},
             "distance": f"{line['distance']:.2f}",
-            **(
-                {"search": NOTHING if np.isnan(line["search"]) else f"{line['search']:.2f}"}
-                if model == "network"
-                else {}
-            ),
+            "search": NOTHING if np.isnan(line["search"]) else f"{line['search']:.2f}",
             "bootstraps": _share(line["own"]),
             "their promise": _verdict(line["own promise"] == line["own promise"], line["own kept"]),
             "nothing": _share(line["nothing"]),

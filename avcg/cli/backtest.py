@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avcg.batch.parsing import split_list
-from avcg.cli.fit import Between
+from avcg.cli.fit import Between, Categorical, Data, Drop, Freeze, OnlyDown, OnlyUp, Positive, Target
 from avcg.console import console
 from avcg.files import check_output, write_whole
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 backtest_app = typer.Typer()
 
 _SUFFIXES = (".html", ".json")
-Data = Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")]
-Target = Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")]
-Positive = Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")]
 Time = Annotated[str, typer.Option(metavar="COLUMN", help="Column of moments, such as years; it can be sorted.")]
 Out = Annotated[
     str | None, typer.Option(metavar="FILE", help="File to write the backtest to: .html (a page) or .json.")
@@ -39,13 +36,6 @@ LabelDelay = Annotated[int, typer.Option(help="Moments after which an outcome is
 Horizon = Annotated[int | None, typer.Option(help="Later models that judge (default: all).", min=1)]
 People = Annotated[int, typer.Option(help="Most people who are advised at an origin.", min=1)]
 Rows = Annotated[int | None, typer.Option(help="Most rows of a moment, drawn at random (default: all).", min=1)]
-Freeze = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")]
-OnlyUp = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")]
-OnlyDown = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")]
-Drop = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")]
-Categorical = Annotated[
-    str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
-]
 Survival = Annotated[float, typer.Option(help="Share of people that a later model is to accept.")]
 Reliability = Annotated[float, typer.Option(help="Chance that the next model does so.")]
 Hypotheses = Annotated[int, typer.Option(help="Number of plausible models to train at each origin.", min=2)]

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 fit_app = typer.Typer()
 
+Data = Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")]
+Target = Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")]
+Positive = Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")]
+Freeze = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")]
+OnlyUp = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")]
+OnlyDown = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")]
+Drop = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")]
+Categorical = Annotated[
+    str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
+]
 Between = Annotated[
     list[str] | None,
     typer.Option(metavar="COLUMN:LOW:HIGH", help="Range that answers stay in; either side may be empty; repeatable."),
@@ -72,18 +82,16 @@ Threshold = Annotated[
 
 @fit_app.command("fit")
 def fit(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")],
-    target: Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")],
-    positive: Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")],
+    data: Data,
+    target: Target,
+    positive: Positive,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder to save the explainer to.")],
-    freeze: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")] = None,
-    only_up: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")] = None,
-    only_down: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")] = None,
+    freeze: Freeze = None,
+    only_up: OnlyUp = None,
+    only_down: OnlyDown = None,
     between: Between = None,
-    drop: Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns to leave out, such as ids.")] = None,
-    categorical: Annotated[
-        str | None, typer.Option(metavar="A,B,...", help="Columns of numbers that are names, such as postcodes.")
-    ] = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
     at_most: Annotated[
         int | None, typer.Option(help="Largest number of columns that may change at once.", min=1)
     ] = None,

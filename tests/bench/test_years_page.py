@@ -82,6 +82,20 @@ class TestSentences:
         assert own["distance"].mean() < past["distance"].mean()
         assert own["survival"].mean() >= past["survival"].mean() - 0.001
 
+    def test_with_trees_a_search_for_each_row_is_closer(self, page):
+        lines, frame = page.origins("xgboost").loc[page.FIRST :], page.stored("xgboost").frame
+        own = frame[(frame["horizon"] == 1) & (frame["origin"] >= page.FIRST)].groupby("method")
+        search = own[["survival", "distance"]].mean().loc["taken back to 1"].round(3)
+        assert [round(search["survival"], 3), round(search["distance"], 2)] == [0.992, 0.85]
+        assert [round(lines["survival"].mean(), 3), round(lines["distance"].mean(), 2)] == [0.992, 1.40]
+        ratio = (lines["distance"] / lines["search"]).dropna()
+        assert (len(ratio), round(ratio.min(), 1), round(ratio.max(), 1)) == (9, 1.1, 2.8)
+
+    def test_the_search_beside_trees_is_of_the_same_people(self, page):
+        frame = page.stored("xgboost").frame
+        people = frame[(frame["horizon"] == 1) & (frame["origin"] >= page.FIRST)].groupby("origin")["people"]
+        assert (people.nunique() == 1).all()
+
     def test_each_origin_knows_only_earlier_years(self, page):
         for model in page.MODELS:
             lines = page.origins(model)

@@ -1,5 +1,8 @@
 """Families of change: which rows and labels each retrain is trained on, for networks, estimators and functions."""
 
+import contextlib
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,7 +16,7 @@ import avcg
 import avcg.hypotheses.retrains as retrains_module
 from avcg import BlackBox, Classifier, from_models, retrains, toys
 from avcg.errors import DataError, SettingError
-from avcg.hypotheses.families import Families
+from avcg.hypotheses.families import IN_TIME, Families, How
 from avcg.hypotheses.predictors import Joined, Stacked
 
 LOANS = toys.loans(n=300)
@@ -271,6 +274,43 @@ class CopiesItsLists(DecisionTreeClassifier):
 def test_an_estimator_with_lists_of_its_own():
     found = retrains(CopiesItsLists(["income"]).fit(NUMBERS, LOANS.y), NUMBERS, LOANS.y, n=3)
     assert len(found) == 3
+
+
+def small_models():
+    """By name: a fitted model of each kind, and what trains it again if it cannot be cloned."""
+    from lightgbm import LGBMClassifier
+    from xgboost import XGBClassifier
+
+    estimators = {
+        "network": Classifier(hidden=(16,), epochs=60, learning_rate=5e-3),
+        "pipeline": make_pipeline(StandardScaler(), LogisticRegression()),
+        "xgboost": XGBClassifier(n_estimators=4, n_jobs=1),
+        "lightgbm": LGBMClassifier(n_estimators=4, n_jobs=1, verbose=-1),
+        "lists of its own, as CatBoost": CopiesItsLists(["income"]),
+    }
+    fitted = {name: (estimator.fit(NUMBERS, LOANS.y), None) for name, estimator in estimators.items()}
+    return {**fitted, "function": (border(NUMBERS, LOANS.y, 0), border)}
+
+
+SMALL = ("network", "pipeline", "xgboost", "lightgbm", "lists of its own, as CatBoost", "function")
+
+
+@pytest.fixture(scope="module")
+def small():
+    return small_models()
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("family", get_args(How))
+def test_each_family_of_each_kind_of_model(small, family, name):
+    model, refit = small[name]
+    time = np.arange(len(NUMBERS)) if family in IN_TIME else None
+    same = family == "seed" and name != "network"
+    with pytest.warns(UserWarning, match="does not depend on 'seed'") if same else contextlib.nullcontext():
+        found = retrains(model, NUMBERS, LOANS.y, n=3, resampling=family, time=time, refit=refit, n_jobs=1)
+    said = found.predictors.probabilities(found.space.encode(NUMBERS.head(50)))
+    assert said.shape == (3, 50, 2)
+    assert np.allclose(said[0], said[1]) == same
 
 
 class TestDeployedInThePast:
