@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from avcg.schema.schema import Schema
+from avcg.space.alternatives import Alternatives
 from avcg.space.codes import CodeSpace
 from avcg.space.constraints import REACH
 from avcg.space.encoding import Codes, Flags, Positions
@@ -167,3 +168,14 @@ class TorchCodes:
         """This space with one change of each answer locked."""
         narrower = self.tensors.lock_change(torch.from_numpy(x_cf), torch.from_numpy(x), rank)
         return None if narrower is None else TorchCodes(narrower)
+
+    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:  # noqa: ARG002
+        """Each answer with a part of its change taken back; all features are one unit."""
+        rows, codes = self.tensors.smaller(torch.from_numpy(x_cf), torch.from_numpy(x))
+        return Alternatives(rows.numpy(), np.zeros(len(rows), np.intp), codes.numpy(), n_units=1)
+
+    def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:  # noqa: ARG002
+        """(K, B, *event) answers, each replaced by an alternative or kept."""
+        taken = chosen[..., 0]
+        replaced = (taken >= 0).reshape(*taken.shape, *[1] * (x_cf.ndim - 1))
+        return np.where(replaced, moves.codes[np.maximum(taken, 0)], x_cf)

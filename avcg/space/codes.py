@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from avcg.space.alternatives import Alternatives, alternatives, combine
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
 from avcg.space.limits import Limits
@@ -63,6 +64,12 @@ class CodeSpace(Protocol):
 
     def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> Self | None:
         """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
+
+    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:
+        """Feasible points that differ from one of (B, *event) answers in one unit; see `avcg.space.alternatives`."""
+
+    def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
+        """(K, B, *event) answers with several units replaced; ``chosen`` (K, B, n_units) says by which alternative."""
 
     @property
     def tensors(self) -> Any:
@@ -147,6 +154,14 @@ class TableCodes:
         """This space with one change of each answer locked, to search for other answers."""
         narrower = lock_change(self.encoding, self.feasible, x_cf, x, rank)
         return None if narrower is None else replace(self, feasible=narrower)
+
+    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:
+        """Feasible points that differ from one of (B, D) answers in one unit of change."""
+        return alternatives(self.encoding, self.feasible, x_cf, x, step, units)
+
+    def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
+        """(K, B, D) answers with several units replaced at once."""
+        return combine(self.encoding, self.feasible, x_cf, x, moves, chosen)
 
     def restore(self, codes: Codes, factuals: Values) -> Values:
         """Feasible codes (B, D) to exact values; unchanged cells are the factuals' own."""

@@ -1,0 +1,145 @@
+"""Alternatives to an answer: feasible points that differ from it in one unit of change, and combinations of them.
+
+They are the moves of a search that needs no gradients. A unit is what counts as one change: a column, or a leader with
+its followers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from avcg.space.constraints import FeasibleSet
+from avcg.space.encoding import Codes, Encoding, Flags, Positions
+from avcg.space.project import allowed_entries, missing_numbers, project
+
+_BACK = (1.0, 0.5)  # shares of a number's change that are taken back
+
+
+@dataclass(frozen=True, eq=False)
+class Alternatives:
+    """Feasible points, each of which differs from one answer in one unit of change.
+
+    Attributes:
+        rows: (M,) position of the answer.
+        units: (M,) position of the unit of change, in [0, n_units).
+        codes: (M, *event) the points.
+        n_units: Number of units of a row.
+    """
+
+    rows: Positions
+    units: Positions
+    codes: Codes
+    n_units: int
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+def owners(encoding: Encoding, feasible: FeasibleSet) -> Positions:
+    """(D,) the unit of change that each code belongs to."""
+    widths = [block.stop - block.start for block in encoding.slices]
+    return feasible.unit[np.repeat(np.arange(len(widths)), widths)]
+
+
+def alternatives(
+    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, step: float, units: Flags | None = None
+) -> Alternatives:
+    """Each answer with one change taken back, wholly or by half, with one number moved, or with another category.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed, for all rows or for each of the B rows.
+        x_cf: (B, D) feasible answers.
+        x: (B, D) the factuals.
+        step: Codes (standard deviations) by which a number is moved, up and down.
+        units: (B, features) units that may be changed further; changes of others are only taken back. None: all.
+    """
+    owner, count = owners(encoding, feasible), len(encoding.schema)
+    parts = [
+        *_taken_back(encoding, x_cf, x, owner, count),
+        _moved_numbers(encoding, feasible, x_cf, x, np.float32(step), units),
+        _other_categories(encoding, feasible, x_cf, x, units),
+    ]
+    rows, moved, codes = (np.concatenate([part[i] for part in parts]) for i in range(3))
+    allowed = feasible if feasible.rows == 1 else feasible.take(rows)
+    codes = project(encoding, allowed, codes[None], x[rows])[0]
+    differs = (codes != x_cf[rows]).any(axis=1)
+    return Alternatives(rows[differs], moved[differs], codes[differs], count)
+
+
+_Part = tuple[Positions, Positions, Codes]
+
+
+def _taken_back(encoding: Encoding, x_cf: Codes, x: Codes, owner: Positions, count: int) -> list[_Part]:
+    """Each change taken back, and changes of numbers taken back by half."""
+    of_unit = (owner[:, None] == np.arange(count)).astype(np.float32)
+    rows, units = np.nonzero((x_cf != x).astype(np.float32) @ of_unit > 0)
+    numeric = np.isin(units, encoding.numeric_columns)
+    parts = []
+    for share in _BACK:
+        chosen = numeric if share < 1 else np.ones(len(units), bool)
+        row, unit = rows[chosen], units[chosen]
+        back = (owner == unit[:, None]) * np.float32(share)
+        parts.append((row, unit, x_cf[row] + back * (x[row] - x_cf[row])))
+    return parts
+
+
+def _moved_numbers(
+    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, step: np.float32, units: Flags | None
+) -> _Part:
+    """Each number that leads its unit moved up and down; a missing one is filled with a number around the centre."""
+    leads = np.flatnonzero(feasible.unit[encoding.numeric_columns] == encoding.numeric_columns)
+    wanted = np.ones((len(x), len(leads)), bool) if units is None else units[:, encoding.numeric_columns[leads]]
+    rows, which = np.nonzero(wanted & ~feasible.limits.directions.frozen[:, leads])
+    rows, number, sign = np.tile(rows, 2), np.tile(leads[which], 2), np.repeat([1.0, -1.0], len(rows))
+    codes, each = x_cf[rows], np.arange(len(rows))
+    missing = missing_numbers(encoding, x_cf)[rows, number]
+    at, flag = encoding.number_at[number], encoding.missing_at[number]
+    codes[each, at] = np.where(missing, 0.0, codes[each, at]) + step * sign.astype(np.float32)
+    codes[each[missing], flag[missing]] = 0.0
+    return rows, encoding.numeric_columns[number], codes
+
+
+def _other_categories(
+    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, units: Flags | None
+) -> _Part:
+    """Each category that leads its unit replaced by every other one that the row may enter."""
+    columns = encoding.categorical_columns
+    sizes = [block.stop - block.start for block in encoding.slots]
+    column = np.repeat(columns, sizes).astype(np.intp)
+    starts = np.repeat(encoding.first_codes, sizes).astype(np.intp)
+    widths = np.repeat(sizes, sizes).astype(np.intp)
+    leads = feasible.unit[column] == column
+    wanted = allowed_entries(encoding, feasible, x) & (x_cf[:, encoding.slot_at] < 0.5)
+    wanted &= leads if units is None else leads & units[:, column]
+    rows, slot = np.nonzero(wanted)
+    codes, each = x_cf[rows], np.arange(len(rows))[:, None]
+    at = np.arange(int(widths.max(initial=0)))
+    # Positions past the end of a shorter block repeat its last code.
+    block = starts[slot][:, None] + np.minimum(at, widths[slot][:, None] - 1)
+    codes[each, block] = 0.0
+    codes[each[:, 0], encoding.slot_at[slot]] = 1.0
+    return rows, column[slot], codes
+
+
+def combine(
+    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions
+) -> Codes:
+    """Answers with several units replaced at once, made feasible.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x_cf: (B, D) feasible answers.
+        x: (B, D) the factuals.
+        moves: Their alternatives.
+        chosen: (K, B, features) position of the alternative that each unit is taken from; -1: the unit stays.
+
+    Returns:
+        (K, B, D).
+    """
+    taken = chosen[..., owners(encoding, feasible)]
+    combined = np.where(taken >= 0, moves.codes[np.maximum(taken, 0), np.arange(encoding.width)], x_cf)
+    return project(encoding, feasible, combined, x)
