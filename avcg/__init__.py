@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from avcg.method import risk as risk
     from avcg.method.objective import Weights as Weights
     from avcg.method.recipe import Recipe as Recipe
-    from avcg.method.refine import Refinement as Refinement
     from avcg.models.black_box import BlackBox as BlackBox
     from avcg.models.classifier import Classifier as Classifier
     from avcg.models.dropout_masks import attach_dropout as attach_dropout
@@ -77,7 +76,6 @@ _MODULES = {
     "PointMass": "avcg.hypotheses.finite",
     "Predictors": "avcg.hypotheses.predictors",
     "Recipe": "avcg.method.recipe",
-    "Refinement": "avcg.method.refine",
     "SWAG": "avcg.hypotheses.variational",
     "SampledWeights": "avcg.hypotheses.gaussian",
     "Schema": "avcg.schema.schema",

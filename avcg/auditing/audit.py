@@ -333,7 +333,7 @@ def feasibility(
     """The share of denied rows for which no valid answer is found, for all rows and by group.
 
     It does not mean that there is none. This is certain only for rows that may not change at all (``infeasible``). For
-    all others the method finds none with ``refine=True``, and another method may find one.
+    all others the method finds none with ``effort="thorough"``, and another method may find one.
 
     Args:
         recourse: A fitted method.
@@ -355,7 +355,7 @@ def feasibility(
     >>> feasibility(recourse, loans.X, target=1, by="housing")["without_share"].round(2).to_dict()  # own never to rent
     {'all': 0.7, 'free': 0.0, 'own': 1.0}
     """
-    answers = recourse.generate(X, target, refine=True)
+    answers = recourse.generate(X, target, effort="thorough")
     denied = answers.statuses != "already_target"
     groups: dict[Any, Flags] = {"all": denied}
     if by is not None:

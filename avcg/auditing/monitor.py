@@ -85,7 +85,7 @@ def monitor(
     if not 0 < false_alarms < 1:
         raise SettingError(f"The 'false_alarms' of a monitor must be in (0, 1). Got {false_alarms!r} instead.")
     check_same_reading(recourse.space_, models.space, recourse.classes_, models.classes)
-    reference, judged = calibration.directions, recourse.judged_answers(models.predictors)
+    reference, judged = calibration.of_effort(), recourse.judged_answers(models.predictors)
     own, scores = _scores(reference), _scores(judged)
     values = evidence(online_p_values(own, scores, np.random.default_rng(random_state)))
     frame = pd.DataFrame(

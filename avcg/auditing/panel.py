@@ -256,7 +256,7 @@ class _RejudgedMethod:
                 target[members],
                 vary=None if vary is None else vary[members],
                 max_changes=None if most is None else most[members].tolist(),
-                refine=True,
+                effort="thorough",
             )
             parts.append((answered.answers, members))
         return _merged(parts)

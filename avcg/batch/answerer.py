@@ -63,8 +63,6 @@ class BatchOptions(QueryOptions):
             check_int(self.max_changes, "'max_changes' of a query", 1)
         if self.seed is not None:
             check_int(self.seed, "'seed' of a query", 0)
-        if not isinstance(self.refine, bool):
-            raise SettingError(f"The 'refine' of a query must be True or False. Got {self.refine!r} instead.")
 
 
 @dataclass

@@ -19,6 +19,7 @@ from avcg.bench.methods import explainer_class, make_explainer
 from avcg.bench.paths import imported
 from avcg.errors import SettingError, did_you_mean
 from avcg.hypotheses.finite import PointMass
+from avcg.method.query import Effort, QueryOptions
 from avcg.metrics.table import METRICS, Metric, check_names
 from avcg.models.networks import mlp
 
@@ -79,7 +80,8 @@ class Method:
         hypotheses: Source of the plausible models that the method is fitted with.
         settings: Arguments of the class's constructor; see `avcg.bench.methods.make_explainer`.
         answers: Number of answers for each row.
-        refine: Whether answers are refined.
+        effort: Work spent on closer answers, as in `Explainer.generate`.
+        typicality: How typical answers are, as in `Explainer.generate`; None: the recipe's default.
         locked: Whether each query locks one more feature, drawn at random.
     """
 
@@ -88,8 +90,17 @@ class Method:
     hypotheses: HypothesesSource = HypothesesSource("avcg.hypotheses.dropout:MCDropout")  # noqa: RUF009  frozen
     settings: Mapping[str, Any] = field(default_factory=dict)
     answers: int = 1
-    refine: bool = False
+    effort: Effort = "standard"
+    typicality: float | None = None
     locked: bool = False
+
+    def options(self, vary: Any = None) -> QueryOptions:
+        """What is asked for in each query.
+
+        Args:
+            vary: What may change, as `QueryOptions` takes it; None: all that the schema lets.
+        """
+        return QueryOptions(n=self.answers, vary=vary, effort=self.effort, typicality=self.typicality)
 
 
 @dataclass(frozen=True)
@@ -225,6 +236,10 @@ def _method(table: Mapping[str, Any], where: str) -> Method:
     if "hypotheses" in own:
         own["hypotheses"] = HypothesesSource.read(own["hypotheses"], f"{where}, hypotheses of {own.get('name')!r}")
     method: Method = _record(Method, {**own, "settings": settings}, where)
+    try:
+        method.options()
+    except SettingError as error:
+        raise SettingError(f"{where}, {method.name!r}: {error}") from None
     return method
 
 

@@ -29,7 +29,6 @@ from avcg.errors import MissingExtraError, SettingError, check_int, did_you_mean
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.rashomon import RashomonSet
-from avcg.method.query import QueryOptions
 from avcg.metrics.evaluate import measure
 
 _MAX_PICTURES = 8  # images of each method that are stored for figures
@@ -277,7 +276,7 @@ def _run_cell(
         if isinstance(explainer.hypotheses, RashomonSet):
             about["kept"] = len(explainer.hypotheses)
         vary = _one_locked(problem) if method.locked else None
-        options = QueryOptions(n=method.answers, vary=vary, refine=method.refine)
+        options = method.options(vary)
         metrics = problem.protocol.all_metrics()
         rows = measure(problem.context, explainer, problem.X, problem.target, options, metrics=metrics)
         rows = rows.assign(error=np.nan)
@@ -291,7 +290,7 @@ def _fitted(
 ) -> tuple[Explainer, float]:
     """The fitted explainer of a cell and the seconds that fitting took; cells with the same settings share it."""
     kept = tuple(hypotheses.kept.tolist()) if isinstance(hypotheses, RashomonSet) else None
-    cache_key = repr((replace(method, name="", answers=1, refine=False, locked=False), kept))
+    cache_key = repr((replace(method, name="", answers=1, effort="standard", typicality=None, locked=False), kept))
     if cache_key not in fitted:
         folder = problem.protocol.folder
         what = f"the method {method.name!r} of {problem.protocol.name}"

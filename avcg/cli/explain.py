@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from avcg.batch.answerer import Answerer, Totals
     from avcg.batch.columns import AnsweredRows
     from avcg.batch.partition import PartitionExplainer
+    from avcg.method.query import Effort
 
 explain_app = typer.Typer()
 
@@ -70,7 +71,16 @@ def explain(
     max_changes: Annotated[
         int | None, typer.Option(help="Largest number of columns that may change at once.", min=1)
     ] = None,
-    refine: Annotated[bool, typer.Option("--refine", help="Spend more time on answers that are closer.")] = False,
+    effort: Annotated[
+        str, typer.Option(metavar="EFFORT", help="Work spent on closer answers: fast, standard or thorough.")
+    ] = "standard",
+    typicality: Annotated[
+        float | None,
+        typer.Option(
+            help="How typical answers are, from 0, the nearest to the row, to 1, like the people who were accepted"
+            " (default: as in the recipe)."
+        ),
+    ] = None,
     only_denied: Annotated[
         bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or include them.")
     ] = True,
@@ -84,10 +94,17 @@ def explain(
     ] = None,
 ) -> None:
     """Say for every row of a file what to change, and how sure that is."""
+    from avcg.method.query import EFFORTS
+
     is_folder = Path(rows).is_dir()
     target_path = _output(rows, out, is_folder=is_folder, workers=workers, as_json=as_json)  # before anything slow
     if min_prob is not None and not 0 < min_prob < 1:
         raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
+    if typicality is not None and not 0 <= typicality <= 1:
+        raise SettingError(f"--typicality must be in [0, 1]. Got {typicality!r} instead.")
+    if effort not in EFFORTS:
+        raise SettingError(f"--effort must be fast, standard or thorough. Got {effort!r} instead.")
+    wanted: Effort = effort
 
     from avcg.batch.answerer import MAX_GROUP_ROWS, Answerer, BatchOptions, Totals, artifact_digest, load_cached
     from avcg.batch.partition import PartitionExplainer
@@ -102,7 +119,8 @@ def explain(
         ranges=parse_ranges(ranges or (), artifact.space.schema),
         min_prob=min_prob,
         max_changes=max_changes,
-        refine=refine,
+        effort=wanted,
+        typicality=typicality,
         only_denied=only_denied,
         seed=seed,
     )

@@ -1,9 +1,8 @@
-"""Explainers that answer with a trained generator: the ports of the search, refining, and the amortization gap."""
+"""Explainers that answer with a trained generator: the ports of the search, and the amortization gap."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,13 +16,14 @@ from torch import Tensor
 from avcg.explainers.base import Explainer
 from avcg.guarantees.statement import Statement
 from avcg.method.calibration import Calibration
+from avcg.method.descent import Score, descend
 from avcg.method.distillation import Distillation
 from avcg.method.generator import Condition, DiagonalNormal, Generator
 from avcg.method.objective import Draws, objective
-from avcg.method.query import Query, target_positions
+from avcg.method.query import Effort, Query, target_positions
 from avcg.method.recipe import Recipe
 from avcg.method.reference_set import ReferenceSet
-from avcg.method.refine import Deadline, Refinement, Score, descend
+from avcg.method.refine import Refiner
 from avcg.method.risk import Hinge
 from avcg.method.search import Search
 from avcg.models.adapter import as_rows
@@ -53,7 +53,7 @@ class Amortized(Explainer):
 
     @property
     def search(self) -> Search:
-        """The search for answers with this generator, at the calibrated margin."""
+        """The search for answers with this generator, at the margin calibrated for standard effort."""
         return self._search_at(self.calibration_.margins())
 
     def _search_at(self, margins: Codes) -> Search:
@@ -77,17 +77,27 @@ class Amortized(Explainer):
         assert self.distillation_ is not None
         return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
-    def _answers(self, query: Query, *, refined: bool = False) -> Codes:
-        return self._search_at(self.calibration_.margins(refined=refined)).answers(query)
+    def _answers(self, query: Query) -> Codes:
+        return self._search_at(self.calibration_.margins(query.effort)).answers(query)
 
-    def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:
+    def _refines(self, effort: Effort) -> bool:
+        return effort == "thorough" or (effort != "fast" and effort in self.calibration_.directions)
+
+    def _refiner(self, effort: Effort) -> Refiner:
+        calibrated = effort in self.calibration_.directions
+        return self._refiner_at(self.calibration_.margins(effort) if calibrated else super()._refiner(effort).margin)
+
+    def _refiner_at(self, margin: Codes) -> Refiner:
+        """The steps that bring answers closer to the rows, at (C,) margins by target class."""
+        return Refiner(self.acceptance, margin, self.recipe_.spread, self._search_at(margin))
+
+    def _statements(self, effort: Effort) -> Mapping[Any, Statement]:
         if self.split_.calibration is None and self.calibration_.n_models:  # other models judge than calibrated
             return {}
-        return self.calibration_.statements(refined=refined)
-
-    @property
-    def _refined_margins(self) -> Codes:
-        return self.calibration_.margins(refined=True) if self.calibration_.refined else super()._refined_margins
+        statements = self.calibration_.statements(effort)
+        if effort in self.calibration_.directions or not self._refines(effort):
+            return statements
+        return {label: each.not_for_this_query() for label, each in statements.items()}
 
     @property
     def _choices(self) -> Recipe:
@@ -124,44 +134,6 @@ class Amortized(Explainer):
         if gates is not None:
             gates = (gates > 0).cpu().numpy().reshape(*shape, gates.shape[-1])
         return query.space.finalize(raw, query.x, gates, self.recipe_.search.code_quantum)
-
-    def _refined(
-        self, query: Query, answers: Tensor, margins: Codes, refinement: Refinement, deadline: Deadline
-    ) -> Tensor:
-        """(n, B, *event) refined answers: smaller margins and gradient steps on the posterior, then fewer changes."""
-        more = [] if deadline.passed or query.n > 1 else [torch.from_numpy(self._smaller_margins(query, margins))]
-        if refinement.steps and query.n == 1:
-            more.append(torch.from_numpy(self._descended(query, margins, refinement, deadline))[None])
-        if more:
-            rows = torch.arange(len(query.x))
-            candidates = torch.cat([answers, *more])
-            accepted = torch.stack([self._accept(query, candidate, rows, margins) for candidate in candidates])
-            distances = torch.from_numpy(query.space.distance(candidates.numpy(), query.x))
-            lowest, cheapest = distances.masked_fill(~accepted, torch.inf).min(dim=0)
-            cheaper = lowest < distances[0]
-            answers = answers.clone()
-            answers[0, cheaper] = candidates[cheapest, rows][cheaper]
-        return super()._refined(query, answers, margins, refinement, deadline)
-
-    def _smaller_margins(self, query: Query, margins: Codes) -> Codes:
-        """(K, B, *event) answers at smaller margins, and answers with a change of the first one locked."""
-        margin, config = self._search_at(margins).margins(query), self.recipe_.search
-        candidates = [self._propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
-        for rank in range(config.refine_locks):
-            space = query.space.lock_change(candidates[0][0], query.x, rank)
-            if space is not None:
-                candidates.append(self._propose(replace(query, space=space), margin))
-        return np.concatenate(candidates)
-
-    def _descended(self, query: Query, margins: Codes, refinement: Refinement, deadline: Deadline) -> Codes:
-        """(B, *event) answers at the posterior mean after gradient steps on the posterior."""
-        condition = self._condition(query, self._search_at(margins).margins(query))
-        score = self._score(query, condition, 1, torch.Generator().manual_seed(self.random_state))
-        with torch.no_grad():
-            start = self.generator_.posterior(condition)
-        posterior = descend(start, score, refinement.steps, refinement.learning_rate, deadline)
-        with torch.no_grad():
-            return self._finalize(query, condition, posterior.mean[None])[0]
 
     def _score(self, query: Query, condition: Condition, n_latents: int, rng: torch.Generator) -> Score:
         """The objective G as a function of the posterior, with its noise held fixed."""
@@ -217,7 +189,7 @@ class Amortized(Explainer):
         )
         with torch.no_grad():
             start = self.generator_.posterior(condition)
-        best = descend(start, minimised, steps, learning_rate, Deadline())
+        best = descend(start, minimised, steps, learning_rate)
         with torch.no_grad():
             encoder, refined = measured(start).cpu().numpy(), measured(best).cpu().numpy()
         index = rows.index if isinstance(rows, pd.DataFrame) else None

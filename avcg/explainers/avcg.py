@@ -25,16 +25,16 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, is_
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught, equal_weights
-from avcg.method.calibration import Calibration, Direction, first_of_each, hold_back, judge_margins
+from avcg.method.calibration import USUAL, Calibration, Direction, first_of_each, hold_back, judge_margins
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
 from avcg.method.distillation import Distillation
 from avcg.method.multipliers import Multipliers
-from avcg.method.query import Query
+from avcg.method.query import Effort, Query
 from avcg.method.recipe import Recipe, draw_targets, fit_generator
 from avcg.method.reference_set import ReferenceSet
-from avcg.method.refine import Deadline, Refinement
+from avcg.method.refine import Deadline
 from avcg.models.adapter import Model, as_rows
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
@@ -208,7 +208,7 @@ class AVCG(Amortized):
         self.diagnostics_ = pd.DataFrame(epochs, index=pd.RangeIndex(1, len(epochs) + 1, name="epoch"))
         warn_of_collapse(self.diagnostics_, recipe.diagnostics)
         self.calibration_query_ = self._held_query(held, rng)
-        self.calibration_ = self._calibrated(self.calibration_query_)
+        self.calibration_ = self._calibrated()
         self._warn_of_no_promise(stacklevel=6)
         if self.multipliers_ is not None:
             self.multipliers_.warn_of_caps(float(self.calibration_.margins().max()))
@@ -239,56 +239,58 @@ class AVCG(Amortized):
         posterior = self.generator_.posterior(self._condition(query, margin))
         return measure(query, posterior, self._propose(query, margin)[0], config)
 
-    def _calibrated(self, query: Query) -> Calibration:
-        """The margins for the promise, by rows and hypotheses that were not trained on.
-
-        Args:
-            query: Calibration rows, each aimed at another class.
-        """
-        recipe, split, labels = self.recipe_, self.split_, self.classes_.tolist()
+    def _calibrated(self) -> Calibration:
+        """The margins for the promise, by rows and hypotheses that were not trained on."""
+        split = self.split_
         models = self.judges_ if split.calibration is None else split.calibration
-        single = self.judged_answers(models, query)
-        refined: tuple[Direction, ...] = ()
-        if recipe.has_margins and not recipe.single_pass:
-            fewer = query.take(first_of_each(query.target, recipe.calibration.refine_rows))
-            margins = np.linspace(*recipe.margins, recipe.calibration.n_refined)
-            refined = judge_margins(
-                margins.tolist(), lambda margin: self._refined_at(fewer, margin), fewer, self.deployed_, models, labels
-            )
+        directions = {effort: self.judged_answers(models, effort=effort) for effort in self._calibrated_efforts}
+        if "standard" in directions:  # the two efforts give the same answers
+            directions["thorough"] = directions["standard"]
         n_models = 0 if split.calibration is None else len(models)
         basis = (n_models, split.countable, self._past_moments(), split.around_one_network)
-        return Calibration(self.promise_, single, refined, *basis).with_promise(self.promise_)
+        return Calibration(self.promise_, directions, *basis).with_promise(self.promise_)
+
+    @property
+    def _calibrated_efforts(self) -> tuple[Effort, ...]:
+        """The efforts whose answers are calibrated separately; one where the generator is told no margin."""
+        recipe = self.recipe_
+        return ("fast", "standard") if recipe.has_margins and not recipe.single_pass else ("fast",)
 
     def _past_moments(self) -> PastMoments | None:
         """The past moments to calibrate by, which fit this explainer."""
-        return past_for(self.calibrate_on, self._ladder, self.classes_.tolist(), self.promise_)
+        return past_for(self.calibrate_on, self._ladder(USUAL), self.classes_.tolist(), self.promise_)
 
-    @property
-    def _ladder(self) -> list[float]:
-        """The margins at which single answers are judged."""
-        recipe = self.recipe_
-        return list(map(float, np.linspace(*recipe.margins, recipe.calibration.n_margins if recipe.has_margins else 1)))
+    def _ladder(self, effort: Effort) -> list[float]:
+        """The margins at which single answers of an effort are judged."""
+        recipe, count = self.recipe_, 1
+        if recipe.has_margins:
+            fast = effort not in self._calibrated_efforts or effort == "fast"
+            count = recipe.calibration.n_margins if fast else recipe.calibration.n_refined
+        return list(map(float, np.linspace(*recipe.margins, count)))
 
-    def judged_answers(self, models: Predictors, query: Query | None = None) -> tuple[Direction, ...]:
+    def judged_answers(
+        self, models: Predictors, query: Query | None = None, effort: Effort = USUAL
+    ) -> tuple[Direction, ...]:
         """What models say of single answers at every margin, by class position, with a verdict that is still open.
 
         Args:
             models: Models that were not trained against.
             query: Rows to answer; None: the calibration rows.
+            effort: Work spent on the answers; where it is not calibrated separately, answers are fast.
         """
+        effort = effort if effort in self._calibrated_efforts else "fast"
         rows = self.calibration_query_ if query is None else query
-        answer, labels = partial(self._first_at, rows), self.classes_.tolist()
-        return judge_margins(self._ladder, answer, rows, self.deployed_, models, labels)
+        if query is None and effort != "fast":
+            rows = rows.take(first_of_each(rows.target, self.recipe_.calibration.refine_rows))
+        answer, labels = partial(self._answer_at, replace(rows, effort=effort)), self.classes_.tolist()
+        return judge_margins(self._ladder(effort), answer, rows, self.deployed_, models, labels)
 
-    def _refined_at(self, query: Query, margin: float) -> Codes:
-        """(B, *event) one refined answer for each row, at a margin beyond the decision in log-odds."""
-        answers = torch.from_numpy(self._first_at(query, margin))[None]
-        return self._refined(query, answers, self._everywhere(margin), Refinement(), Deadline())[0].numpy()
-
-    def _first_at(self, query: Query, margin: float) -> Codes:
+    def _answer_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one answer for each row, at a margin beyond the decision in log-odds."""
-        search = self._search_at(self._everywhere(margin))
-        return search.first(query, search.margins(query))
+        refiner = self._refiner_at(self._everywhere(margin))
+        assert refiner.search is not None
+        answers = refiner.search.first(query, refiner.search.margins(query))
+        return answers if query.effort == "fast" else refiner.refined(query, answers[None], Deadline())[0]
 
     def _everywhere(self, margin: float) -> Codes:
         """(C,) the same margin for every class."""
@@ -344,7 +346,7 @@ class AVCG(Amortized):
             calibration = replace(self.calibration_, past=renewed._past_moments())
             renewed.calibration_ = calibration.with_promise(renewed.promise_)
         else:  # answers depend on the survival: the search accepts candidates by it
-            renewed.calibration_ = renewed._calibrated(renewed.calibration_query_)
+            renewed.calibration_ = renewed._calibrated()
         renewed._warn_of_no_promise(stacklevel=3)
         return renewed
 

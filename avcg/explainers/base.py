@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -29,11 +28,9 @@ from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught
 from avcg.method.deployed import DeployedModel
-from avcg.method.objective import target_log_probs
-from avcg.method.query import Query, QueryOptions, target_positions
+from avcg.method.query import Effort, Query, QueryOptions, check_effort, target_positions
 from avcg.method.recipe import Recipe
-from avcg.method.refine import Deadline, Refinement, prune
-from avcg.method.risk import lower_log_odds
+from avcg.method.refine import Deadline, Refiner
 from avcg.method.search import Acceptance, any_class
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
@@ -223,20 +220,23 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rejudged.split_ = replace(self.split_, deployed=deployed, calibration=None, test=None)
         return rejudged
 
-    def solve(self, x: Tensor, target: Tensor, *, n: int = 1) -> Tensor:
-        """Encoded answers to encoded rows, without refining, status or certificate; all rows in one batch.
+    def solve(self, x: Tensor, target: Tensor, *, n: int = 1, effort: Effort = "standard") -> Tensor:
+        """Encoded answers to encoded rows, without status or certificate; all rows in one batch.
 
         Args:
             x: (B, *event) encoded rows.
             target: (B,) positions of the target classes.
             n: Number of answers for each row.
+            effort: Work spent on closer answers, as in `generate`.
 
         Returns:
             (n, B, *event) encoded, feasible answers.
         """
         check_is_fitted(self)
-        query = Query(x.cpu().numpy(), target.cpu().numpy(), self.space_.codes, n)
-        return torch.from_numpy(self._answers(query))
+        check_effort(effort)
+        arrays = x.cpu().numpy(), target.cpu().numpy()
+        query = Query(*arrays, self.space_.codes, n, effort=effort, typicality=self.typicality)
+        return torch.from_numpy(self._refined(query, self._answers(query), Deadline()))
 
     def generate(
         self,
@@ -248,7 +248,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         ranges: Any = None,
         min_prob: float | None = None,
         max_changes: int | Sequence[int] | None = None,
-        refine: bool | Refinement = False,
+        effort: Effort = "standard",
+        typicality: float | None = None,
         time_budget: float | None = None,
     ) -> Counterfactuals:
         """Find for each row what to change so that the decision becomes the target.
@@ -262,14 +263,17 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             ranges: Where values may go in this query, as `TabularSpace.restrict` takes it; None: as the schema says.
             min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
             max_changes: Largest number of features that may change at once; one number, or one for each row.
-            refine: Whether to take back changes that an answer does not need, or a `Refinement` that says how. Slower,
-                and closer to the row.
-            time_budget: Seconds after which refining stops, with the best so far; None: no limit.
+            effort: Work spent on closer answers: ``"fast"``, one pass, ``"standard"`` or ``"thorough"``.
+            typicality: How typical answers are, from 0, the nearest to the row, to 1, like the people who were
+                accepted; None: the recipe's default.
+            time_budget: Seconds after which no further step is begun, and the best answers so far are given; None: no
+                limit.
 
         Returns:
             n answers for each row, with their status.
         """
-        return self.query(X, target, QueryOptions(n, vary, ranges, min_prob, max_changes, refine, time_budget))
+        options = QueryOptions(n, vary, ranges, min_prob, max_changes, effort, typicality, time_budget)
+        return self.query(X, target, options)
 
     def query(self, X: Any, target: Any, options: QueryOptions) -> Counterfactuals:
         """Answer rows as `generate` does, with the options in one object.
@@ -280,11 +284,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             options: What is asked for beside rows and target.
         """
         check_is_fitted(self)
-        if not isinstance(options.refine, (bool, Refinement)):
-            raise SettingError(
-                f"The 'refine' of a query must be True, False or a Refinement. Got {options.refine!r} instead."
-            )
-        refinement = Refinement() if options.refine is True else options.refine or None
         deadline = Deadline.after(options.time_budget)
         rows = as_rows(X)
         read = self.space_.read(rows)
@@ -295,14 +294,14 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         rule, x = self.deployed_.rule, encoded.numpy()
         before = self.deployed_.bind_rows(rows).probabilities(encoded).cpu().numpy()
         targets, any_other = target_positions(target, rule.decide(before), self.classes_.tolist())
-        query, aimed = Query(x, targets, space.codes, options.n, options.min_prob), targets.copy()
+        query, aimed = options.query(x, targets, space.codes, self.typicality), targets.copy()
         unchanged = rule.valid(before, targets, options.min_prob) | query.space.immovable(x)
         codes = np.broadcast_to(x, (options.n, *x.shape)).copy()
         open_rows = np.flatnonzero(~unchanged)
         at_once = max(1, _ANSWERS_AT_ONCE // options.n)
         for start in range(0, len(open_rows), at_once):
             part = open_rows[start : start + at_once]
-            codes[:, part], aimed[part] = self._answer(query.take(part), any_other, refinement, deadline)
+            codes[:, part], aimed[part] = self._answer(query.take(part), any_other, deadline)
         statements = {each.target: each for each in self.statements(options, any_class=any_other)}
         packaging = Packaging(
             self.deployed_, self.split_, self.classes_, self.promise_.survival, self._choices.search.confidence
@@ -321,70 +320,37 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             The statements in the order of the classes; none without calibration.
         """
         options = options or QueryOptions()
-        statements = list(self._statements(refined=bool(options.refine)).values())
-        if not options.is_calibrated or (any_class and len(self.classes_) > 2):
+        statements = list(self._statements(options.effort).values())
+        if not options.is_calibrated(self.typicality) or (any_class and len(self.classes_) > 2):
             return [each.not_for_this_query() for each in statements]
         return statements
 
-    def _answer(
-        self, query: Query, any_other: bool, refinement: Refinement | None, deadline: Deadline
-    ) -> tuple[Codes, Positions]:
+    def _answer(self, query: Query, any_other: bool, deadline: Deadline) -> tuple[Codes, Positions]:
         """(n, B, *event) answers and the (B,) classes they aim at, for rows that fit in memory."""
-        answer = partial(self._answers, refined=refinement is not None)
         if any_other and len(self.classes_) > 2:
-            answers, aimed = any_class(self.acceptance, query, len(self.classes_), answer)
+            answers, aimed = any_class(self.acceptance, query, len(self.classes_), self._answers)
             query = replace(query, target=aimed)
         else:
-            answers = answer(query)
-        if refinement is not None:
-            margins = self._refined_margins
-            answers = self._refined(query, torch.from_numpy(answers), margins, refinement, deadline).numpy()
-        return self.acceptance.ranked(query, answers), query.target
+            answers = self._answers(query)
+        return self.acceptance.ranked(query, self._refined(query, answers, deadline)), query.target
 
-    def _refined(
-        self, query: Query, answers: Tensor, margins: Codes, refinement: Refinement, deadline: Deadline
-    ) -> Tensor:
-        """(n, B, *event) the answers without changes they do not need; answers that differ stay different.
+    def _refined(self, query: Query, answers: Codes, deadline: Deadline) -> Codes:
+        """(n, B, *event) the answers, brought closer to the rows where the effort is for that."""
+        return self._refiner(query.effort).refined(query, answers, deadline) if self._refines(query.effort) else answers
 
-        Args:
-            query: B rows.
-            answers: (n, B, *event) encoded answers.
-            margins: (C,) log-odds beyond the decision that a refined answer keeps, by target class.
-            refinement: What is done.
-            deadline: When it has passed, the best answers so far are returned.
-        """
-        if not refinement.prune:
-            return answers
-        result, space, x = answers.clone(), query.space.tensors, torch.from_numpy(query.x)
-        config = self._choices.search
-        for k in range(len(answers)):
-            rows = torch.nonzero(self._accept(query, answers[k], torch.arange(len(x)), margins)).flatten()
-            if not len(rows):
-                continue
-            accepted, before = query.take(rows.numpy()), answers[k][rows]
-            accept = partial(self._accept, accepted, margins=margins)
-            shorter = prune(accepted.space.tensors, x[rows], before, accept, deadline, config)
-            others = torch.cat([result[:k], answers[k + 1 :]])[:, rows]
-            duplicate = (space.distance(others, shorter) <= config.tolerance).any(dim=0)
-            result[k, rows] = torch.where(duplicate.view(-1, *[1] * (shorter.dim() - 1)), before, shorter)
-        return result
+    def _refines(self, effort: Effort) -> bool:
+        """Whether answers are brought closer to the rows; published methods answer as published unless thorough."""
+        return effort == "thorough"
 
-    def _accept(self, query: Query, candidates: Tensor, rows: Tensor, margins: Codes) -> Tensor:
-        """(M,) whether each candidate is valid, and beyond the decision by a margin for most judges.
+    def _refiner(self, effort: Effort) -> Refiner:  # noqa: ARG002  for methods that calibrate
+        """The steps that bring answers closer to the rows."""
+        margin = np.full(len(self.classes_), self._choices.search.refined_margin, np.float32)
+        return Refiner(self.acceptance, margin, self._choices.spread)
 
-        Args:
-            query: B rows.
-            candidates: (M, *event) encoded candidates.
-            rows: (M,) position in the query of the row that each candidate answers.
-            margins: (C,) log-odds beyond the decision, by target class.
-        """
-        target = torch.from_numpy(query.target)[rows]
-        with torch.no_grad():
-            log_p = target_log_probs(self.judges_, candidates[None], target)
-            lower = lower_log_odds(log_p, self.judges_.weights, self._choices.spread)[0]
-        needed = self.deployed_.log_odds(target) + torch.from_numpy(margins)[target]
-        valid = self.deployed_.valid(self.deployed_.probabilities(candidates), target, query.min_prob)
-        return (lower >= needed) & valid
+    @property
+    def typicality(self) -> float:
+        """How typical answers are where a query does not say, from 0, the nearest, to 1."""
+        return self._choices.typicality
 
     @property
     def _choices(self) -> Recipe:
@@ -404,8 +370,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         with torch.no_grad():
             return self.judges_.probabilities(torch.from_numpy(x)).cpu().numpy()
 
-    def _answers(self, query: Query, *, refined: bool = False) -> Codes:  # noqa: ARG002  for methods that calibrate
-        """(n, B, *event) the cheapest candidates of each row, all different if there are enough."""
+    def _answers(self, query: Query) -> Codes:
+        """(n, B, *event) the cheapest candidates of each row, all different if there are enough; not yet refined."""
         return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
 
     @property
@@ -417,14 +383,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """The promise that the settings ask for."""
         return Promise(survival=self.survival)
 
-    def _statements(self, *, refined: bool) -> Mapping[Any, Statement]:  # noqa: ARG002  for methods that calibrate
+    def _statements(self, effort: Effort) -> Mapping[Any, Statement]:  # noqa: ARG002  for methods that calibrate
         """What is promised, by target label; nothing without calibration."""
         return {}
-
-    @property
-    def _refined_margins(self) -> Codes:
-        """(C,) log-odds beyond the decision that a refined answer keeps, by target class."""
-        return np.full(len(self.classes_), self._choices.search.refined_margin, np.float32)
 
     def _fit(self, x: Tensor, y: Tensor | None, rng: torch.Generator) -> None:
         """Fit the method to encoded rows; `space_`, `split_`, `deployed_` and `classes_` are set before.

@@ -12,6 +12,7 @@ from avcg.errors import ArtifactError, DataError
 from avcg.guarantees.conformal import Promise, SurvivalTable
 from avcg.guarantees.moments import PastMoments
 from avcg.method.calibration import OPEN, Calibration, Direction
+from avcg.method.query import Effort
 from avcg.space.serialize import to_json
 
 _TABLE = {
@@ -37,10 +38,9 @@ CALIBRATION: dict[Any, Any] = {
     "promise": PROMISE,
     "n_models": int,
     "countable": bool,
-    "directions": [_TABLE],
-    "refined": [_TABLE],
-    "margins": [float],
-    "statements": [dict],
+    "directions": {"fast": [_TABLE], "standard?": [_TABLE], "thorough?": [_TABLE]},
+    "margins": {"fast": [float], "standard?": [float], "thorough?": [float]},
+    "statements": {"fast": [dict], "standard?": [dict], "thorough?": [dict]},
     "past?": _PAST,
     "around_one_network?": bool,
 }
@@ -59,10 +59,15 @@ def pack_calibration(calibration: Calibration) -> dict[str, Any]:
         "n_models": calibration.n_models,
         "around_one_network": calibration.around_one_network,
         "countable": calibration.countable,
-        "directions": [_pack_table(direction.table) for direction in calibration.directions],
-        "refined": [_pack_table(direction.table) for direction in calibration.refined],
-        "margins": calibration.margins().tolist(),
-        "statements": [statement.to_dict() for statement in calibration.statements().values()],
+        "directions": {
+            effort: [_pack_table(direction.table) for direction in directions]
+            for effort, directions in calibration.directions.items()
+        },
+        "margins": {effort: calibration.margins(effort).tolist() for effort in calibration.directions},
+        "statements": {
+            effort: [statement.to_dict() for statement in calibration.statements(effort).values()]
+            for effort in calibration.directions
+        },
     }
 
 
@@ -76,24 +81,26 @@ def unpack_calibration(entry: Mapping[str, Any], labels: Sequence[Any]) -> Calib
     Raises:
         ArtifactError: If the values do not fit together.
     """
-    single, refined = (
-        tuple(Direction(label, _unpack_table(table), OPEN) for label, table in zip(labels, entry[effort], strict=False))
-        for effort in ("directions", "refined")
-    )
-    if len(single) != len(labels) or len(refined) not in (0, len(labels)):
+    if any(len(tables) != len(labels) for tables in entry["directions"].values()):
         raise ArtifactError(f"The stored calibration must have one table for each of {len(labels)} classes.")
+    directions: dict[Effort, tuple[Direction, ...]] = {
+        effort: tuple(Direction(label, _unpack_table(table), OPEN) for label, table in zip(labels, tables, strict=True))
+        for effort, tables in entry["directions"].items()
+    }
     promise = Promise(**entry["promise"])
     past = unpack_past(entry["past"]) if "past" in entry else None
-    if past is not None and (past.target not in labels or len(past.margins) != len(single[0].table.margins)):
-        raise ArtifactError("The stored past moments do not fit the classes and margins.")
     calibration = Calibration(
-        promise, single, refined, entry["n_models"], entry["countable"], past, entry.get("around_one_network", False)
+        promise, directions, entry["n_models"], entry["countable"], past, entry.get("around_one_network", False)
     )
+    ladder = calibration.of_effort()[0].table.margins
+    if past is not None and (past.target not in labels or len(past.margins) != len(ladder)):
+        raise ArtifactError("The stored past moments do not fit the classes and margins.")
     calibration = calibration.with_promise(promise)
-    if not np.allclose(calibration.margins(), entry["margins"]):
+    margins = {effort: calibration.margins(effort).tolist() for effort in calibration.directions}
+    same = margins.keys() == entry["margins"].keys()
+    if not same or not all(np.allclose(values, entry["margins"][effort]) for effort, values in margins.items()):
         raise ArtifactError(
-            f"The stored margins {entry['margins']} do not follow from the stored calibration, which gives"
-            f" {calibration.margins().tolist()}."
+            f"The stored margins {entry['margins']} do not follow from the stored calibration, which gives {margins}."
         )
     return calibration
 

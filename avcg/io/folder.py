@@ -26,7 +26,7 @@ except ImportError:  # Windows has no such locks, so two processes must not save
     fcntl = None  # type: ignore[assignment]
 
 MANIFEST = "manifest.json"
-FORMAT, VERSION = "avcg.artifact", 2  # of stored explainers
+FORMAT, VERSION = "avcg.artifact", 3  # of stored explainers
 _HASH_DIGITS = 16  # of the hash in a file name
 _MAX_INT = 2**63  # whole numbers of JSON that are not 64-bit integers are refused
 # Names that only a save gives: files named by their content, and incomplete files.

@@ -22,7 +22,8 @@ from avcg.io.folder import FORMAT, VERSION, read_folder, read_manifest, stored_n
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
 from avcg.method.delivery import assess, check_delivery, needed_votes
-from avcg.method.query import Query, QueryOptions, target_positions
+from avcg.method.query import Effort, Query, QueryOptions, target_positions
+from avcg.method.refine import Deadline, Refiner
 from avcg.method.search import Acceptance, Search, any_class
 from avcg.models.decision import DecisionRule
 from avcg.schema.schema import Schema
@@ -52,6 +53,7 @@ class Scorer:
         confidence: Confidence of lower bounds.
         n_models: Number of models held back from training that certify answers; 0: answers have no certificate.
         n_test: Number of test models among them.
+        typicality: How typical answers are where a query does not say, in [0, 1].
         assumption: Note on how the next model is made, saved with the explainer; None: there is none.
 
     Raises:
@@ -72,7 +74,7 @@ class Scorer:
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
         self.n_models, self.n_test = stored.n_held_out, len(stored.bounds) - 1
-        self._statements = stored.statements
+        self._statements, self.typicality, self._spread = stored.statements, stored.typicality, stored.spread
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
         self._mean_latent, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
@@ -91,9 +93,10 @@ class Scorer:
             self._propose,
             stored.references,
             lambda count: stored.latents[:count],
-            stored.margins,
+            stored.margins["fast"],
             single_pass=stored.single_pass,
         )
+        self._margins = stored.margins
         self._check_graphs()
 
     def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
@@ -103,8 +106,11 @@ class Scorer:
             options: What is asked for; None: one answer without restrictions.
             any_class: Whether any class other than the present one will do.
         """
-        statements = list(self._statements.values())
-        if not (options or QueryOptions()).is_calibrated or (any_class and len(self.classes) > 2):
+        options = options or QueryOptions()
+        statements = list(self._statements.get(options.effort, self._statements["fast"]).values())
+        by_effort = options.effort in self._statements or not self._refines(options.effort)
+        calibrated = by_effort and options.is_calibrated(self.typicality)
+        if not calibrated or (any_class and len(self.classes) > 2):
             return [each.not_for_this_query() for each in statements]
         return statements
 
@@ -133,6 +139,8 @@ class Scorer:
         ranges: Ranges | None = None,
         min_prob: float | None = None,
         max_changes: int | None = None,
+        effort: Effort = "standard",
+        typicality: float | None = None,
     ) -> list[Row]:
         """Find changes after which the decision is the target; see `Explainer.generate`.
 
@@ -144,6 +152,9 @@ class Scorer:
             ranges: Values that answers may take, by column; None: all that the schema allows.
             min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
             max_changes: Largest number of columns that may change at once; None: as in the schema.
+            effort: Work spent on closer answers: ``"fast"``, ``"standard"`` or ``"thorough"``.
+            typicality: How typical answers are, from 0, the nearest, to 1, like the people who were accepted; None: the
+                recipe's default.
 
         Returns:
             One entry for each row.
@@ -151,7 +162,7 @@ class Scorer:
         Raises:
             AvcgError: If the rows or the options are invalid. The message names the column or the option.
         """
-        options = QueryOptions(n, vary, ranges, min_prob, max_changes)
+        options = QueryOptions(n, vary, ranges, min_prob, max_changes, effort, typicality)
         if n > MOST_ANSWERS:
             raise SettingError(f"The 'n' of a query must be at most {MOST_ANSWERS}. Got {n} instead.")
         if not rows:
@@ -178,16 +189,19 @@ class Scorer:
         before = acceptance.deployed_probability(everything)
         current = rule.decide(before)
         targets, any_other = target_positions(target, current, self.classes)
-        query, codes = Query(x, targets, space, options.n, options.min_prob), np.broadcast_to(x, (options.n, *x.shape))
+        query = options.query(x, targets, space, self.typicality)
+        codes = np.broadcast_to(x, (options.n, *x.shape))
         unanswered = np.flatnonzero(~rule.valid(before, targets, options.min_prob))
         if len(unanswered):
-            part = query.take(unanswered)
+            part, search = query.take(unanswered), self._search_of(options.effort)
             if any_other and len(self.classes) > 2:
-                answers, best_targets = any_class(acceptance, part, len(self.classes), self._search.answers)
+                answers, best_targets = any_class(acceptance, part, len(self.classes), search.answers)
                 part = replace(part, target=best_targets)
                 targets[unanswered] = best_targets
             else:
-                answers = self._search.answers(part)
+                answers = search.answers(part)
+            if self._refines(options.effort):
+                answers = self._refiner(search, options.effort).refined(part, answers, Deadline())
             answers = acceptance.ranked(part, answers)
             if len(unanswered) < len(x):
                 codes = codes.copy()
@@ -196,6 +210,19 @@ class Scorer:
                 codes = answers
         unchanged = rule.accepts(everything[self._n_judges :], query.target)
         return self._package(rows, values, query, codes, before, unchanged, current)
+
+    def _search_of(self, effort: Effort) -> Search:
+        """The search at the margins calibrated for an effort."""
+        return replace(self._search, margin=self._margins.get(effort, self._margins["fast"]))
+
+    def _refines(self, effort: Effort) -> bool:
+        """Whether answers are brought closer to the rows; see `Explainer`."""
+        return effort == "thorough" or (effort != "fast" and effort in self._margins)
+
+    def _refiner(self, search: Search, effort: Effort) -> Refiner:
+        """The steps that bring answers closer to the rows."""
+        fallback = np.full(len(self.classes), search.config.refined_margin, np.float32)
+        return Refiner(search.acceptance, self._margins.get(effort, fallback), self._spread, search)
 
     def _package(
         self,

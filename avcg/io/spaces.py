@@ -17,6 +17,7 @@ from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.statement import Statement
 from avcg.io.folder import validate
 from avcg.method.config import SearchConfig
+from avcg.method.query import Effort
 from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
@@ -29,13 +30,24 @@ _SUM_TOLERANCE = 1e-4  # largest difference from 1 of the sum of the shares of m
 
 Config = TypeVar("Config")
 
+
+def _by_effort(kind: type) -> dict[Any, Any]:
+    """The pattern of a list of values for each effort that was calibrated."""
+    return {"fast": [kind], "standard?": [kind], "thorough?": [kind]}
+
+
 # Pattern of the parts of a manifest that a scorer reads.
 _SCORED: dict[Any, Any] = {
     "space": dict,
     "classes": {"values": [(bool, float, str)], ...: object},
     "settings": {"survival": float, "threshold": (float, None), ...: object},
-    "calibration": {"margins": [float], "statements": [dict], "promise": {"survival": float, ...: object}, ...: object},
-    "recipe": {"search": dict, ...: object},
+    "calibration": {
+        "margins": _by_effort(float),
+        "statements": _by_effort(dict),
+        "promise": {"survival": float, ...: object},
+        ...: object,
+    },
+    "recipe": {"search": dict, "spread": float, "typicality": float, ...: object},
     "scorer": {"n_deployed": int, "n_judges": int, "n_held_out": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
@@ -154,8 +166,10 @@ class Scored:
         classes: Labels of the classes.
         survival: Share of models that answers are promised to hold under.
         threshold: Probability of the second class from which it is decided for; None: the likeliest class is.
-        margins: (C,) log-odds beyond the decision boundary that the generator aims at, by target class.
-        statements: What is promised, by target label.
+        margins: By effort, (C,) log-odds beyond the decision boundary that the generator aims at, by target class.
+        statements: By effort, what is promised, by target label.
+        spread: Standard deviations over judges by which closer answers stay clear of a margin.
+        typicality: How typical answers are where a query does not say.
         n_held_out: Number of models held back from training, the test models last.
         single_pass: Whether the search stops after one pass of the generator.
         weights: (I,) weights of the deployed models, which are the first of the judges.
@@ -171,8 +185,10 @@ class Scored:
     classes: list[Any]
     survival: float
     threshold: float | None
-    margins: Codes
-    statements: dict[Any, Statement]
+    margins: dict[Effort, Codes]
+    statements: dict[Effort, dict[Any, Statement]]
+    spread: float
+    typicality: float
     n_held_out: int
     single_pass: bool
     weights: Codes
@@ -210,8 +226,10 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         classes=classes,
         survival=calibration["promise"]["survival"],
         threshold=settings["threshold"],
-        margins=np.array(calibration["margins"], np.float32),
-        statements=_statements(calibration["statements"]),
+        margins={effort: np.array(values, np.float32) for effort, values in calibration["margins"].items()},
+        statements={effort: _statements(entries) for effort, entries in calibration["statements"].items()},
+        spread=manifest["recipe"]["spread"],
+        typicality=manifest["recipe"]["typicality"],
         n_held_out=scorer["n_held_out"],
         single_pass=scorer["single_pass"],
         weights=_array(arrays, "deployed.weights", "f", deployed),
@@ -245,8 +263,11 @@ def _check_scored(manifest: Mapping[str, Any]) -> None:
     for name, value in (("survival", survival), ("threshold", settings["threshold"])):
         if value is not None and not 0 < value < 1:
             raise ArtifactError(f"The {name!r} must be in (0, 1). Got {value!r}.")
-    if len(margins) != len(classes) or not np.isfinite(margins).all():
-        raise ArtifactError(f"There must be one finite margin for each of {len(classes)} classes. Got {margins}.")
+    if margins.keys() != manifest["calibration"]["statements"].keys():
+        raise ArtifactError("There must be margins and statements for the same efforts.")
+    for values in margins.values():
+        if len(values) != len(classes) or not np.isfinite(values).all():
+            raise ArtifactError(f"There must be one finite margin for each of {len(classes)} classes. Got {values}.")
     if settings["threshold"] is not None and len(classes) != 2:
         raise ArtifactError(
             f"The stored explainer has a threshold, which needs two classes. Got {len(classes)} classes."

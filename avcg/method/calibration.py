@@ -6,7 +6,7 @@ Rows and models that trained nothing of the generator judge its answers at every
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from avcg.guarantees.statement import Statement, summary
 from avcg.hypotheses.predictors import Predictors
 from avcg.method.config import CalibrationConfig
 from avcg.method.deployed import DeployedModel
-from avcg.method.query import Query
+from avcg.method.query import Effort, Query
 from avcg.space.encoding import Codes, Positions
 
 AROUND_ONE_NETWORK = (
@@ -31,6 +31,8 @@ AROUND_ONE_NETWORK = (
     " little about retrained models, which often accept far less. Train by avcg.retrains, or calibrate by them:"
     " recourse.calibrate(models=avcg.retrains(model, X, y))."
 )
+# The effort of an answer to a query that does not say; past moments are judged by such answers.
+USUAL: Effort = "standard"
 # The verdict on a promise that is still to be decided.
 OPEN = Verdict(made=False, position=0, reason="margin", reachable=0.0)
 
@@ -91,17 +93,17 @@ class Calibration:
 
     Attributes:
         promise: What was asked for.
-        directions: By class position: the calibration of single answers.
-        refined: By class position: the calibration of refined answers; empty where nothing is refined.
+        directions: The calibration of single answers, by class position, for each effort that was calibrated; always
+            for ``"fast"``.
         n_models: Number of models that were held out for calibration; 0: margins were chosen by training hypotheses.
         countable: Whether these models have equal weights.
         around_one_network: Whether these models are draws around one network, which are no retrained models.
-        past: Past moments that the promise is calibrated by, for single answers to one class; None: by these models.
+        past: Past moments that the promise is calibrated by, for single answers of standard effort to one class; None:
+            these models.
     """
 
     promise: Promise
-    directions: tuple[Direction, ...]
-    refined: tuple[Direction, ...]
+    directions: Mapping[Effort, tuple[Direction, ...]]
     n_models: int
     countable: bool
     past: PastMoments | None = None
@@ -113,15 +115,20 @@ class Calibration:
         Args:
             promise: What is asked for.
         """
-        single, refined = (self._decided(directions, promise) for directions in (self.directions, self.refined))
+        directions = {effort: self._decided(of_effort, promise) for effort, of_effort in self.directions.items()}
         if self.past is not None:
-            decided = self.past.decide(promise.carried_by(len(self.past)))
-            single = tuple(
-                replace(each, verdict=decided) if each.target == self.past.target else _unpromised(each, "target")
-                for each in single
-            )
-            refined = tuple(_unpromised(each, "query") for each in refined)
-        return replace(self, promise=promise, directions=single, refined=refined)
+            decided, usual = self.past.decide(promise.carried_by(len(self.past))), self._calibrated(USUAL)
+            directions = {
+                effort: tuple(_unpromised(each, "query") for each in of_effort)
+                for effort, of_effort in directions.items()
+                if effort != usual
+            } | {
+                usual: tuple(
+                    replace(each, verdict=decided) if each.target == self.past.target else _unpromised(each, "target")
+                    for each in directions[usual]
+                )
+            }
+        return replace(self, promise=promise, directions=directions)
 
     def _decided(self, directions: Sequence[Direction], promise: Promise) -> tuple[Direction, ...]:
         """The directions with the verdict on a promise.
@@ -138,34 +145,36 @@ class Calibration:
             verdicts = [replace(each, made=False, reason=reason, reachable=0.0) for each in verdicts]
         return tuple(replace(each, verdict=verdict) for each, verdict in zip(directions, verdicts, strict=True))
 
-    def of_effort(self, *, refined: bool) -> tuple[Direction, ...]:
-        """The calibration of one effort, by class position.
+    def _calibrated(self, effort: Effort) -> Effort:
+        """The effort whose calibration holds for an effort: its own, or that of the fastest answers."""
+        return effort if effort in self.directions else "fast"
+
+    def of_effort(self, effort: Effort = USUAL) -> tuple[Direction, ...]:
+        """The calibration of one effort, by class position; where it was not calibrated, that of the fastest answers.
 
         Args:
-            refined: Whether answers are refined.
+            effort: Work spent on an answer.
         """
-        return self.refined if refined and self.refined else self.directions
+        return self.directions[self._calibrated(effort)]
 
-    def margins(self, *, refined: bool = False) -> NDArray[np.float32]:
+    def margins(self, effort: Effort = USUAL) -> NDArray[np.float32]:
         """(C,) log-odds beyond the decision to aim at, by class position.
 
         Args:
-            refined: Whether answers are refined.
+            effort: Work spent on an answer.
         """
-        return np.array([direction.margin for direction in self.of_effort(refined=refined)], np.float32)
+        return np.array([direction.margin for direction in self.of_effort(effort)], np.float32)
 
-    def statements(self, *, refined: bool = False) -> dict[Any, Statement]:
+    def statements(self, effort: Effort = USUAL) -> dict[Any, Statement]:
         """What may be said, by target label.
 
         Args:
-            refined: Whether answers are refined.
+            effort: Work spent on an answer.
         """
-        statements = {
-            each.target: each.statement(self.promise, self.n_models) for each in self.of_effort(refined=refined)
-        }
-        if self.past is not None and self.of_effort(refined=refined) is self.directions:
+        statements = {each.target: each.statement(self.promise, self.n_models) for each in self.of_effort(effort)}
+        if self.past is not None and self._calibrated(effort) == self._calibrated(USUAL):
             past, promise = self.past, self.promise.carried_by(len(self.past))
-            decided = next(each.verdict for each in self.directions if each.target == past.target)
+            decided = next(each.verdict for each in self.of_effort() if each.target == past.target)
             statements[past.target] = past.statement(promise, decided)
         return (
             statements
@@ -178,8 +187,8 @@ class Calibration:
 
     @property
     def made(self) -> bool:
-        """Whether the promise is made for single answers to every class that it was calibrated for."""
-        asked = [each for each in self.directions if self.past is None or each.target == self.past.target]
+        """Whether the promise is made, for single answers of standard effort to every class it was calibrated for."""
+        asked = [each for each in self.of_effort() if self.past is None or each.target == self.past.target]
         return all(direction.verdict.made for direction in asked)
 
     @property
@@ -203,7 +212,7 @@ class Calibration:
                 },
                 index=pd.Index(direction.table.margins, name="margin"),
             )
-            for effort, directions in (("single", self.directions), ("refined", self.refined))
+            for effort, directions in self.directions.items()
             for direction in directions
         }
         return pd.concat(frames, names=["effort", "target"]).sort_index()

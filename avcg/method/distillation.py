@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
 from avcg.space.base import Space
-from avcg.space.encoding import Codes
+from avcg.space.encoding import Codes, Flags, Positions
 
 
 @dataclass(frozen=True)
@@ -146,17 +147,17 @@ class Distillation:
         Returns:
             (1 + R, B, D) the answers, then a version of them for each margin.
         """
-        students, space = self.students, query.space.tensors
-        x, target, x_cf = (torch.from_numpy(array) for array in (query.x, query.target, answers))
+        students = self.students
 
-        def keeps(margin: Tensor, candidates: Tensor, rows: Tensor) -> Tensor:
-            log_p = target_log_probs(students, candidates[None], target[rows])
-            return lower_log_odds(log_p, students.weights, spread)[0] >= margin[rows]
+        def keeps(margin: Codes, candidates: Codes, rows: Positions) -> Flags:
+            target = torch.from_numpy(query.target[rows])
+            log_p = target_log_probs(students, torch.from_numpy(candidates)[None], target)
+            return lower_log_odds(log_p, students.weights, spread)[0].numpy() >= margin[rows]
 
         shorter = [
-            prune(space, x, x_cf, partial(keeps, margin), Deadline(), config) for margin in torch.from_numpy(margins)
+            prune(query.space, query.x, answers, partial(keeps, margin), Deadline(), config) for margin in margins
         ]
-        return torch.stack([x_cf, *shorter]).numpy()
+        return np.stack([answers, *shorter])
 
     def report(self) -> pd.DataFrame:
         """How closely the students follow their models, one line for each measurement."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,10 @@ from avcg.method.config import SearchConfig
 from avcg.schema.features import to_python
 from avcg.space.codes import CodeSpace
 from avcg.space.encoding import Codes, Flags, Floats, Positions
+
+# How much work goes into answers that are closer to the row.
+Effort = Literal["fast", "standard", "thorough"]
+EFFORTS: tuple[Effort, ...] = get_args(Effort)
 
 
 @dataclass(frozen=True)
@@ -27,9 +32,11 @@ class QueryOptions:
         ranges: Where values may go in this query, as `TabularSpace.restrict` takes it; None: as the schema says.
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
         max_changes: Largest number of features that may change at once; one number, or one for each row.
-        refine: Whether to take back changes that an answer does not need, or a `Refinement` that says how. Slower, and
-            closer to the row.
-        time_budget: Seconds after which refining stops, with the best so far; None: no limit.
+        effort: Work spent on closer answers: ``"fast"``, one pass, ``"standard"`` or ``"thorough"``.
+        typicality: How typical answers are, from 0, the nearest to the row, to 1, like the people who were accepted;
+            None: the recipe's default.
+        time_budget: Seconds after which no further step is begun, and the best answers so far are given; None: no
+            limit.
     """
 
     n: int = 1
@@ -37,32 +44,72 @@ class QueryOptions:
     ranges: Any = None
     min_prob: float | None = None
     max_changes: int | Sequence[int] | None = None
-    refine: Any = False
+    effort: Effort = "standard"
+    typicality: float | None = None
     time_budget: float | None = None
 
     def __post_init__(self) -> None:
         check_int(self.n, "'n' of a query", 1)
-        is_number = isinstance(self.min_prob, numbers.Real) and not isinstance(self.min_prob, bool)
-        if self.min_prob is not None and not (is_number and 0 < self.min_prob < 1):
+        if self.min_prob is not None and not (_is_number(self.min_prob) and 0 < self.min_prob < 1):
             raise SettingError(f"The 'min_prob' of a query must be in (0, 1). Got {self.min_prob!r} instead.")
-        if self.time_budget is not None and self.refine is False:
-            raise SettingError("A 'time_budget' bounds refining, which is off. Give refine=True too, or leave it out.")
+        check_effort(self.effort)
+        if self.typicality is not None and not (_is_number(self.typicality) and 0 <= self.typicality <= 1):
+            raise SettingError(
+                "The 'typicality' of a query must be a number in [0, 1], or None for the recipe's default. Got"
+                f" {self.typicality!r} instead."
+            )
+        in_time = self.time_budget is None or (_is_number(self.time_budget) and self.time_budget > 0)
+        if not in_time:
+            raise SettingError(
+                "The 'time_budget' of a query must be a number of seconds > 0, or None for no limit. Got"
+                f" {self.time_budget!r} instead."
+            )
 
     @property
     def restricts(self) -> bool:
         """Whether less may change than the schema lets."""
         return not (self.vary is None and self.ranges is None and self.max_changes is None)
 
-    @property
-    def is_calibrated(self) -> bool:
-        """Whether this is asked for what a promise is calibrated by: single answers without restrictions."""
+    def is_calibrated(self, typicality: float) -> bool:
+        """Whether this is asked for what a promise is calibrated by: single answers without restrictions.
+
+        Args:
+            typicality: The typicality that answers were calibrated with, the recipe's default.
+        """
         plain = self.n == 1 and self.min_prob is None and self.time_budget is None
-        return plain and not self.restricts and isinstance(self.refine, bool)
+        return plain and not self.restricts and self.typicality in (None, typicality)
 
     @property
     def is_default(self) -> bool:
-        """Whether nothing is asked for but one answer for each row."""
-        return self.n == 1 and not self.refine and self.min_prob is None and not self.restricts
+        """Whether nothing is asked for but one answer for each row, with the usual effort."""
+        plain = self.n == 1 and self.min_prob is None and self.effort == "standard" and self.typicality is None
+        return plain and not self.restricts
+
+    def query(self, x: Any, target: Any, space: Any, typicality: float) -> Query:
+        """The query for encoded rows with these options.
+
+        Args:
+            x: (B, *event) the factuals.
+            target: (B,) class positions.
+            space: What each row may change.
+            typicality: The recipe's default, which stands for None.
+        """
+        asked = typicality if self.typicality is None else float(self.typicality)
+        return Query(x, target, space, self.n, self.min_prob, self.effort, asked)
+
+
+def check_effort(effort: Any) -> None:
+    """Check that a value is the name of an effort.
+
+    Raises:
+        SettingError: If it is not.
+    """
+    if not isinstance(effort, str) or effort not in EFFORTS:
+        raise SettingError(f"The 'effort' of a query must be 'fast', 'standard' or 'thorough'. Got {effort!r} instead.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +124,8 @@ class Query:
         space: What each row may change.
         n: Number of answers for each row.
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
+        effort: Work spent on closer answers.
+        typicality: How typical answers are, from 0, the nearest, to 1, like the people who were accepted.
     """
 
     x: Any
@@ -84,6 +133,8 @@ class Query:
     space: Any
     n: int = 1
     min_prob: float | None = None
+    effort: Effort = "standard"
+    typicality: float = 0.0
 
     def take(self, rows: Any) -> Query:
         """The query for the rows at these positions."""

@@ -54,8 +54,10 @@ class Recipe:
         constraint: How the weight of that hinge is raised and lowered at each level of margin, so that the margin is a
             constraint; None: it keeps the weight of ``weights``.
         margins: Lowest and highest margin beyond the decision, in log-odds.
+        typicality: How typical answers are where a query does not say, from 0, the nearest to the row, to 1, like the
+            people who were accepted.
         spread: Standard deviations over hypotheses by which log-odds must stay clear of a margin: in the hinge, when
-            answers are refined, and when students take changes back.
+            changes of an answer are taken back, by judges or by students.
         warm_up: Share of the steps over which the weight of the hypotheses grows to its own.
         warm_up_start: Share of its own that this weight starts from.
         distance: d, the cost of an answer; None: the space's own.
@@ -106,6 +108,7 @@ class Recipe:
     risk: Risk | None = None
     constraint: ConstraintConfig | None = field(default_factory=ConstraintConfig)
     margins: tuple[float, float] = (-1.5, 6.0)
+    typicality: float = 0.0
     spread: float = 2.0
     warm_up: float = 0.2
     warm_up_start: float = 0.1
@@ -143,7 +146,7 @@ class Recipe:
         for name in counts.split():
             check_int(getattr(self, name), f"'{name}' of Recipe", 1)
         check_int(self.refresh_steps, "'refresh_steps' of Recipe", 0)
-        for name in ("warm_up", "warm_up_start", "expected_share", "requests", "crossed"):
+        for name in ("warm_up", "warm_up_start", "expected_share", "requests", "crossed", "typicality"):
             check_setting(self, name, 0 <= getattr(self, name) <= 1, "a share in [0, 1]")
         for name in ("spread", "stay_log_odds"):
             check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")

@@ -1,42 +1,25 @@
-"""Refining an answer after the first pass: taking changes back, and gradient steps on the latent posterior."""
+"""Answers that are closer to the row: smaller margins, and changes taken back while the judges accept; numpy alone."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
-import torch
-from torch import Tensor
+import numpy as np
 
-from avcg.errors import SettingError, check_int, check_setting
 from avcg.method.config import SearchConfig
-from avcg.method.generator import DiagonalNormal
-from avcg.space.base import Space
+from avcg.method.query import Query
+from avcg.method.search import Acceptance, Search
+from avcg.space.codes import CodeSpace
+from avcg.space.encoding import Codes, Flags, Floats, Positions
+
+_SURE = -1e-7  # largest log-probability, so that the log-odds of a certain decision are finite
+_LEAST_PROBABILITY = 1e-30
 
 # From (M, *event) candidates and (M,) positions of their rows to (M,) whether each candidate is accepted.
-Accept = Callable[[Tensor, Tensor], Tensor]
-# From a posterior over B rows to the (B,) values to be minimised.
-Score = Callable[[DiagonalNormal], Tensor]
-
-
-@dataclass(frozen=True)
-class Refinement:
-    """How an answer is refined after the first pass.
-
-    Attributes:
-        prune: Whether to take back changes while the answer stays valid and robust.
-        steps: Number of gradient steps on each row's latent posterior, before changes are taken back.
-        learning_rate: Learning rate of these steps.
-    """
-
-    prune: bool = True
-    steps: int = 0
-    learning_rate: float = 0.1
-
-    def __post_init__(self) -> None:
-        check_int(self.steps, "'steps' of Refinement", 0)
-        check_setting(self, "learning_rate", self.learning_rate > 0, "> 0")
+Accept = Callable[[Codes, Positions], Flags]
 
 
 @dataclass(frozen=True)
@@ -55,15 +38,8 @@ class Deadline:
 
         Args:
             seconds: A number > 0; None: there is no deadline.
-
-        Raises:
-            SettingError: If the number is not positive.
         """
-        if seconds is None:
-            return cls()
-        if not seconds > 0:
-            raise SettingError(f"The 'time_budget' must be > 0 seconds. Got {seconds!r} instead.")
-        return cls(time.monotonic() + seconds)
+        return cls() if seconds is None else cls(time.monotonic() + seconds)
 
     @property
     def passed(self) -> bool:
@@ -71,8 +47,7 @@ class Deadline:
         return time.monotonic() >= self.at
 
 
-@torch.no_grad()
-def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadline, config: SearchConfig) -> Tensor:
+def prune(space: CodeSpace, x: Codes, x_cf: Codes, accept: Accept, deadline: Deadline, config: SearchConfig) -> Codes:
     """Take changes back, the greatest saving first, while answers stay accepted; all rows at once, in rounds.
 
     Args:
@@ -86,8 +61,8 @@ def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadl
     Returns:
         (B, *event) feasible answers, none dearer than before.
     """
-    best, cost = x_cf.clone(), space.distance(x_cf, x)
-    active = torch.arange(len(x), device=x.device)
+    best, cost = x_cf.copy(), space.distance(x_cf, x).copy()
+    active = np.arange(len(x))
     for _ in range(config.refine_rounds):
         if not len(active) or deadline.passed:
             break
@@ -96,46 +71,105 @@ def prune(space: Space, x: Tensor, x_cf: Tensor, accept: Accept, deadline: Deadl
         price = space.distance(candidates, x[rows])
         cheaper = price < cost[rows] - config.tolerance
         rows, candidates, price = rows[cheaper], candidates[cheaper], price[cheaper]
+        if not len(rows):
+            break
         accepted = accept(candidates, rows)
         rows, candidates, price = rows[accepted], candidates[accepted], price[accepted]
         # The dearest first, so that the cheapest candidate of each row is written last and stays.
-        order = price.argsort(descending=True, stable=True)
-        winner = torch.full((len(x),), -1, dtype=torch.long, device=x.device)
+        order = np.argsort(-price, kind="stable")
+        winner = np.full(len(x), -1)
         winner[rows[order]] = order
-        active = torch.nonzero(winner >= 0).flatten()
+        active = np.flatnonzero(winner >= 0)
         best[active], cost[active] = candidates[winner[active]], price[winner[active]]
     return best
 
 
-def descend(
-    posterior: DiagonalNormal, score: Score, steps: int, learning_rate: float, deadline: Deadline
-) -> DiagonalNormal:
-    """Semi-amortised inference: gradient steps on (mean, log variance) of each row, from the encoder's posterior on.
+@dataclass(frozen=True, eq=False)
+class Refiner:
+    """The steps that bring accepted answers closer to their rows.
+
+    Attributes:
+        acceptance: The judges, the decision rule, and the settings of the search.
+        margin: (C,) log-odds beyond the decision that an answer keeps, by target class.
+        spread: Standard deviations over judges by which log-odds must stay clear of the margin.
+        search: The search, for answers at smaller margins; None: changes are only taken back.
+    """
+
+    acceptance: Acceptance
+    margin: Codes
+    spread: float
+    search: Search | None = None
+
+    def refined(self, query: Query, answers: Codes, deadline: Deadline) -> Codes:
+        """(n, B, *event) the answers without changes they do not need; answers that differ stay different.
+
+        Args:
+            query: B rows.
+            answers: (n, B, *event) encoded answers.
+            deadline: When it has passed, the best answers so far are returned.
+        """
+        if self.search is not None and query.n == 1 and not deadline.passed:
+            answers = self._cheapest(query, answers, _smaller_margins(self.search, query))
+        result, space, config = answers.copy(), query.space, self.acceptance.config
+        for k in range(len(answers)):
+            rows = np.flatnonzero(self.accepts(query, answers[k], np.arange(len(query.x))))
+            if not len(rows):
+                continue
+            part, before = query.take(rows), answers[k][rows]
+            shorter = prune(part.space, part.x, before, partial(self.accepts, part), deadline, config)
+            others = np.concatenate([result[:k], answers[k + 1 :]])[:, rows]
+            repeated = (space.distance(others, shorter) <= config.tolerance).any(axis=0)
+            result[k, rows] = np.where(repeated.reshape(-1, *[1] * (shorter.ndim - 1)), before, shorter)
+        return result
+
+    def accepts(self, query: Query, candidates: Codes, rows: Positions) -> Flags:
+        """(M,) whether each candidate is valid, and beyond the decision by the margin for most judges.
+
+        Args:
+            query: B rows.
+            candidates: (M, *event) encoded candidates.
+            rows: (M,) position in the query of the row that each candidate answers.
+        """
+        target, rule = query.target[rows], self.acceptance.rule
+        judged = self.acceptance.judge(candidates)
+        needed = rule.log_odds(target) + self.margin[target]
+        valid = rule.valid(self.acceptance.deployed_probability(judged), target, query.min_prob)
+        probability = np.take_along_axis(judged, target[None, :, None], axis=-1)[..., 0]
+        return np.asarray((lower_log_odds(probability, self.acceptance.weights, self.spread) >= needed) & valid)
+
+    def _cheapest(self, query: Query, answers: Codes, candidates: Codes) -> Codes:
+        """(1, B, *event) the answers, or the cheapest accepted candidates of (K, B, *event) where they are nearer."""
+        rows, everything = np.arange(len(query.x)), np.concatenate([answers, candidates])
+        accepted = np.stack([self.accepts(query, candidate, rows) for candidate in everything])
+        distances = query.space.distance(everything, query.x)
+        prices = np.where(accepted, distances, np.inf)
+        cheapest = prices.argmin(axis=0)
+        cheaper = prices[cheapest, rows] < distances[0]
+        result = answers.copy()
+        result[0, cheaper] = everything[cheapest, rows][cheaper]
+        return result
+
+
+def lower_log_odds(probability: Floats, weights: Floats, spread: float) -> Floats:
+    """(N,) the mean log-odds of (S, N) probabilities less some standard deviations; see `avcg.method.risk`.
 
     Args:
-        posterior: The posterior to start from.
-        score: The values to be minimised, with the noise held fixed.
-        steps: Number of steps of Adam.
-        learning_rate: Learning rate of Adam.
-        deadline: When it has passed, the best posterior so far is returned.
-
-    Returns:
-        The best posterior of each row, the start included.
+        probability: (S, N) probability of the target under each judge.
+        weights: (S,) weights that sum to 1.
+        spread: Number of standard deviations.
     """
-    mean, log_variance = (value.detach().clone().requires_grad_() for value in (posterior.mean, posterior.log_variance))
-    optimizer = torch.optim.Adam([mean, log_variance], lr=learning_rate)
-    best = DiagonalNormal(mean.detach().clone(), log_variance.detach().clone())
-    lowest = torch.full((len(mean),), torch.inf, device=mean.device)
-    for step in range(steps + 1):
-        values = score(DiagonalNormal(mean, log_variance))
-        better = values.detach() < lowest
-        lowest = torch.where(better, values.detach(), lowest)
-        best = DiagonalNormal(
-            torch.where(better[:, None], mean.detach(), best.mean),
-            torch.where(better[:, None], log_variance.detach(), best.log_variance),
-        )
-        if step == steps or deadline.passed:
-            break
-        mean.grad, log_variance.grad = torch.autograd.grad(values.sum(), (mean, log_variance))
-        optimizer.step()
-    return best
+    log_p = np.log(np.maximum(probability.astype(np.float64), _LEAST_PROBABILITY)).clip(max=_SURE)
+    odds = log_p - np.log(-np.expm1(log_p))
+    mean = weights @ odds
+    return np.asarray(mean - spread * np.sqrt(weights @ (odds - mean) ** 2))
+
+
+def _smaller_margins(search: Search, query: Query) -> Codes:
+    """(K, B, *event) answers at smaller margins, and answers with a change of the first one locked."""
+    margin, config = search.margins(query), search.config
+    candidates = [search.propose(query, margin - np.array(config.refine_margins, np.float32)[:, None])]
+    for rank in range(config.refine_locks):
+        space = query.space.lock_change(candidates[0][0], query.x, rank)
+        if space is not None:
+            candidates.append(search.propose(replace(query, space=space), margin))
+    return np.concatenate(candidates)

@@ -18,7 +18,7 @@ from torch import Tensor
 from avcg.explainers.avcg import AVCG
 from avcg.explainers.base import Explainer
 from avcg.hypotheses.finite import FiniteSet
-from avcg.method.query import QueryOptions
+from avcg.method.query import Effort, QueryOptions
 from avcg.metrics.context import Case, Context, EncodedAnswers, Reread
 from avcg.metrics.table import METRICS, Metric
 from avcg.models.adapter import class_positions
@@ -72,7 +72,7 @@ def measure(
         X: Rows in user units.
         target: One label for each row.
         options: What is asked for beside rows and target; None: one answer for each row. Diversity, stability and
-            times are measured only for this default.
+            times are measured only for one answer without restrictions, at any effort.
         metrics: The metrics to compute.
 
     Returns:
@@ -96,8 +96,8 @@ def measure(
         broken=None if broken is None else torch.tensor(broken.sum(axis=1, dtype=float)),
         seconds_frame=seconds,
     )
-    if options.is_default:
-        encoded = _with_measurements(context, explainer, X, target, encoded)
+    if replace(options, effort="standard").is_default:
+        encoded = _with_measurements(context, explainer, X, target, encoded, options.effort)
     raw = score(context, encoded, metrics=metrics).assign(reading="raw")
     if context.reread is None:
         return raw
@@ -106,19 +106,19 @@ def measure(
 
 
 def _with_measurements(
-    context: Context, explainer: Explainer, X: Any, target: Any, encoded: EncodedAnswers
+    context: Context, explainer: Explainer, X: Any, target: Any, encoded: EncodedAnswers, effort: Effort
 ) -> EncodedAnswers:
     """The answers with what needs further queries: alternatives, stability, times and the amortization gap."""
     x, targets = encoded.x, encoded.target
     noise, train = context.input_noise, explainer.split_.train
     perturbed = gap = None
     if noise is not None and not bool(context.space.is_logit.any()):  # noise cannot be added to categories
-        perturbed = torch.stack([explainer.solve(x + error, targets)[0] for error in noise])
+        perturbed = torch.stack([explainer.solve(x + error, targets, effort=effort)[0] for error in noise])
     if isinstance(explainer, AVCG) and context.encoding is not None:
         gaps = explainer.amortization_gap(X, target, steps=50, n_latents=5)["gap"]
         gap = torch.tensor(gaps.to_numpy(float))
-    alternatives = explainer.solve(x, targets, n=_ALTERNATIVES)
-    alone, batch = timings(explainer, x, targets)
+    alternatives = explainer.solve(x, targets, n=_ALTERNATIVES, effort=effort)
+    alone, batch = timings(explainer, x, targets, effort)
     return replace(
         encoded,
         alternatives=alternatives,
@@ -144,26 +144,27 @@ def _proper(reread: Reread, encoded: EncodedAnswers) -> EncodedAnswers:
     )  # fmt: skip
 
 
-def timings(explainer: Explainer, x: Tensor, target: Tensor) -> tuple[Tensor, float]:
+def timings(explainer: Explainer, x: Tensor, target: Tensor, effort: Effort = "standard") -> tuple[Tensor, float]:
     """Seconds per row, from codes to codes, one row at a time and all at once.
 
     Args:
         explainer: A fitted explainer of any method.
         x: (B, *event) encoded rows.
         target: (B,) class positions.
+        effort: Work spent on closer answers.
 
     Returns:
         The (B,) seconds of the first few rows, each by itself, with NaN for the others; and the seconds per row for
         all at once.
     """
     alone = torch.full((len(x),), torch.nan, dtype=torch.float64)
-    explainer.solve(x[:1], target[:1])
+    explainer.solve(x[:1], target[:1], effort=effort)
     for i in range(min(_TIMED_ALONE, len(x))):
         started = time.perf_counter()
-        explainer.solve(x[i : i + 1], target[i : i + 1])
+        explainer.solve(x[i : i + 1], target[i : i + 1], effort=effort)
         alone[i] = time.perf_counter() - started
     started = time.perf_counter()
-    explainer.solve(x, target)
+    explainer.solve(x, target, effort=effort)
     return alone, (time.perf_counter() - started) / len(x)
 
 

@@ -63,7 +63,7 @@ class Series:
     """A line of points of a frontier.
 
     Attributes:
-        kind: Class in the style sheet, and the shape of its points: circles for ``single``, squares for others.
+        kind: Effort of the answers, which is the class in the style sheet and decides the shape of the points.
         points: Points in the order in which they are joined.
         chosen: Position of the point in a ring.
     """
@@ -234,7 +234,7 @@ def frontier(series: Sequence[Series], promise: float, words: Words) -> Markup:
     for line in series:
         coordinates = [(across(p.x), up(p.y)) for p in line.points]
         drawn.append(_polyline(coordinates, f"joined {line.kind}"))
-        mark = _circle if line.kind == "single" else _square
+        mark = _MARKS[line.kind]
         for (x, y), point in zip(coordinates, line.points, strict=True):
             drawn += [_line(x, y, x, up(point.lowest), "error"), mark(x, y, 4, f"mark {line.kind}")]
         drawn.append(_circle(*coordinates[line.chosen], 9, "ring"))
@@ -351,6 +351,11 @@ def _square(x: float, y: float, radius: float, kind: str) -> Markup:
     return _rect(x - radius, y - radius, 2 * radius, 2 * radius, kind)
 
 
+def _diamond(x: float, y: float, radius: float, kind: str) -> Markup:
+    ends = ((x - radius, y), (x, y - radius), (x + radius, y), (x, y + radius))
+    return _element("polygon", {"class": kind, "points": " ".join(f"{a:.2f},{b:.2f}" for a, b in ends)})
+
+
 def _polyline(points: Sequence[tuple[float, float]], kind: str) -> Markup:
     return _element("polyline", {"class": kind, "points": " ".join(f"{x:.2f},{y:.2f}" for x, y in points)})
 
@@ -365,3 +370,6 @@ def _element(name: str, attributes: Mapping[str, object], *children: str) -> Mar
         for key, value in attributes.items()
     )
     return Markup("<{0}{1}>{2}</{0}>").format(name, pairs, Markup("").join(children))
+
+
+_MARKS = {"fast": _circle, "standard": _square, "thorough": _diamond}

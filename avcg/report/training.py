@@ -30,19 +30,19 @@ def frontier_of(explainer: Explainer | None) -> dict[str, Any] | str:
     if not isinstance(explainer, AVCG):
         return _reason(explainer)
     calibration = explainer.calibration_
-    efforts = [("single", calibration.directions), ("refined", calibration.refined)]
+    usual = calibration.of_effort()
     panels = [
-        _panel([(effort, directions[i]) for effort, directions in efforts if directions], calibration)
-        for i in range(min(len(calibration.directions), _MAX_PANELS))
+        _panel([(effort, directions[i]) for effort, directions in calibration.directions.items()], calibration)
+        for i in range(min(len(usual), _MAX_PANELS))
     ]
-    made = sum(direction.verdict.made for direction in calibration.directions)
+    made = sum(direction.verdict.made for direction in usual)
     return {
         "panels": panels,
         "made": made,
-        "directions": len(calibration.directions),
-        "more": len(calibration.directions) - len(panels),
+        "directions": len(usual),
+        "more": len(usual) - len(panels),
         "models": calibration.n_models,
-        "refined": bool(calibration.refined),
+        "efforts": list(calibration.directions),
     }
 
 

@@ -125,32 +125,33 @@ class Service:
             "min_prob": query.min_prob,
             "max_changes": query.max_changes,
         }
-        call = partial(self.engine.answer, query.rows, query.target, n=query.n, **restrictions)
+        wishes: dict[str, Any] = {"effort": query.effort, "typicality": query.typicality}
+        call = partial(self.engine.answer, query.rows, query.target, n=query.n, **restrictions, **wishes)
         restricted = any(value is not None for value in restrictions.values())
+        alike = not restricted and query.effort == "standard" and query.typicality is None
         try:
             # A thread costs more than a short answer, and a long one in the event loop would delay all other requests.
             if query.n > _MAX_INLINE_N or len(query.rows) * query.n > self.limits.inline:
                 rows = await self._in_thread(call)
-            elif restricted:
+            elif not alike:
                 rows = call()
             else:
                 rows = await self._batcher.answer(query.rows, query.target, query.n)
         except (DataError, SchemaError, SettingError) as error:
             raise RefusedError(422, str(error)) from None
         self.metrics.count_answers(len(rows), [option.status for row in rows for option in row.options])
-        calibrated = query.n == 1 and not restricted
-        promise = self._promised(frozenset(row.target for row in rows), calibrated, query.target is None)
+        asked = QueryOptions(n=1 if query.n == 1 and not restricted else 2, **wishes)
+        promise = self._promised(frozenset(row.target for row in rows), asked, query.target is None)
         return _json({"rows": [_row(row, self.engine) for row in rows], **promise, **self._about})
 
-    def _promised_to(self, targets: frozenset[Any], calibrated: bool, any_class: bool) -> dict[str, Any]:
+    def _promised_to(self, targets: frozenset[Any], options: QueryOptions, any_class: bool) -> dict[str, Any]:
         """What is promised to the people who are answered, as values of JSON.
 
         Args:
             targets: Labels of the decisions that the answers aim at.
-            calibrated: Whether one answer without restrictions was asked for.
+            options: Effort and typicality that were asked for; one answer only if there were no restrictions.
             any_class: Whether any class other than the present one will do.
         """
-        options = QueryOptions() if calibrated else QueryOptions(n=2)
         statements = self.engine.statements(options, any_class=any_class)
         return promised([statement for statement in statements if statement.target in targets])
 

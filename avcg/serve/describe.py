@@ -74,6 +74,7 @@ def describe(engine: Engine, limits: Mapping[str, Any], examples: Sequence[Examp
         **promised(engine.statements()),
         "survival": engine.survival,
         "confidence": engine.confidence,
+        "typicality": engine.typicality,
         "n_models": engine.n_models,
         "n_test": engine.n_test,
         "assumption": assumption(engine),

@@ -11,7 +11,7 @@ from avcg.errors import ArtifactError, AvcgError, DataError, SettingError
 from avcg.explainers.records import Row
 from avcg.guarantees.statement import Statement
 from avcg.method.config import SearchConfig
-from avcg.method.query import QueryOptions
+from avcg.method.query import Effort, QueryOptions
 from avcg.schema.features import Continuous, Feature, to_python
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
@@ -37,6 +37,7 @@ class Engine(Protocol):
         confidence: Confidence of lower bounds.
         n_models: Number of models held back from training that certify answers; 0: answers have no certificate.
         n_test: Number of test models among them, which prove lower bounds.
+        typicality: How typical answers are where a request does not say, in [0, 1].
         assumption: How the next model is made, in words; None: unknown.
     """
 
@@ -48,6 +49,7 @@ class Engine(Protocol):
     confidence: float
     n_models: int
     n_test: int
+    typicality: float
     assumption: str | None
 
     def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
@@ -68,6 +70,8 @@ class Engine(Protocol):
         ranges: Mapping[str, Any] | None = None,
         min_prob: float | None = None,
         max_changes: int | None = None,
+        effort: Effort = "standard",
+        typicality: float | None = None,
     ) -> list[Row]:
         """Find changes after which the decision of each row is the target.
 
@@ -80,6 +84,9 @@ class Engine(Protocol):
                 categories; None: all that the schema allows.
             min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
             max_changes: Largest number of features that may change at once; None: as in the schema.
+            effort: Work spent on closer answers: ``"fast"``, ``"standard"`` or ``"thorough"``.
+            typicality: How typical answers are, from 0, the nearest, to 1, like the people who were accepted; None: as
+                in `typicality` of the engine.
 
         Returns:
             One entry for each row, with its present decision.
@@ -122,6 +129,7 @@ class ExplainerEngine:
         held_out = explainer.split_.held_out
         self.n_models = 0 if held_out is None else len(held_out)
         self.n_test = explainer.split_.n_test
+        self.typicality = explainer.typicality
         self.assumption = assumption
 
     def statements(self, options: QueryOptions | None = None, *, any_class: bool = False) -> list[Statement]:
@@ -138,13 +146,14 @@ class ExplainerEngine:
         ranges: Mapping[str, Any] | None = None,
         min_prob: float | None = None,
         max_changes: int | None = None,
+        effort: Effort = "standard",
+        typicality: float | None = None,
     ) -> list[Row]:
         """Find changes after which the decision of each row is the target; see `Engine.answer`."""
         self.encoding.encode(read_rows(self.schema, rows))  # its errors name the column; those of pandas do not
         frame = _frame(self.schema, rows)
-        answers = self._explainer.generate(
-            frame, target, n=n, vary=vary, ranges=ranges, min_prob=min_prob, max_changes=max_changes
-        )
+        options = QueryOptions(n, vary, ranges, min_prob, max_changes, effort, typicality)
+        answers = self._explainer.query(frame, target, options)
         decisions = self._explainer.decide(frame)
         return [replace(row, decision=to_python(label)) for row, label in zip(answers, decisions, strict=True)]
 

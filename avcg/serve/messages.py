@@ -20,6 +20,7 @@ from pydantic_core import PydanticCustomError
 from typing_extensions import TypeAliasType
 
 from avcg.explainers.records import Status
+from avcg.method.query import Effort
 
 _MAX_REASON = 600  # characters of a reason, which may quote a value of any length
 
@@ -101,6 +102,14 @@ class ExplainRequest(Message):
     )
     max_changes: Integer | None = Field(
         None, ge=0, le=10_000, description="Largest number of features that may change at once; null: as in the schema."
+    )
+    effort: Effort = Field("standard", description="Work spent on answers that are closer to the row.")
+    typicality: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="How typical answers are, from 0, the nearest to the row, to 1, like the people who were accepted;"
+        " null: the explainer's default.",
     )
 
 
@@ -245,6 +254,7 @@ class SchemaAnswer(Message):
     statements: list[PromiseStatement] = Field(description="The same for each class.")
     survival: Share
     confidence: Share
+    typicality: Share = Field(description="How typical answers are if a request does not say.")
     n_models: Count
     n_test: Count
     assumption: str

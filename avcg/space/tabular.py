@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from avcg.errors import DataError, SchemaError
-from avcg.schema.features import Continuous
 from avcg.schema.schema import Schema
 from avcg.space import frames
 from avcg.space.base import Delivery, Space
@@ -34,7 +33,6 @@ from avcg.space.project import (
     pairwise_distance,
     project,
     restore,
-    unit_charges,
     violations,
 )
 from avcg.space.reading import read_rows
@@ -323,17 +321,8 @@ class TabularSpace:
         Returns:
             (M,) positions of the answers, and (M, D) feasible points.
         """
-        codes, current = _array(x_cf), _array(x)
-        rows, units = np.nonzero(unit_charges(self.encoding, self.feasible, codes, current) > 0)
-        numeric = np.array([isinstance(feature, Continuous) for feature in self.schema.features])[units]
-        cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
-        answer = np.concatenate([at for at, _, _ in cuts])
-        undone = np.concatenate([(self._owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
-        point = codes[answer] + undone * (current[answer] - codes[answer])
-        at = torch.from_numpy(answer)
-        return at.to(x.device), self.take(at).project(torch.from_numpy(point), torch.from_numpy(current[answer])).to(
-            x.device
-        )
+        answer, points = self.codes.smaller(_array(x_cf), _array(x))
+        return torch.from_numpy(answer).to(x.device), torch.from_numpy(points).to(x.device)
 
     def narrowed(self, schema: Schema, X: Frame) -> Self:
         """The same codes under another schema, which may say otherwise what may change, but not what a column is.

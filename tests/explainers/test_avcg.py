@@ -78,7 +78,7 @@ class TestDiagnostics:
     def test_the_margin_is_the_least_from_which_enough_models_keep_the_promise(self, recourse):
         found = recourse.calibrate(survival=0.9, reliability=0.8).calibration_  # 5 models: all of them
         frontier = found.frontier
-        for effort, directions in (("single", found.directions), ("refined", found.refined)):
+        for effort, directions in found.directions.items():
             for direction in directions:
                 lowest = frontier.loc[(effort, direction.target), "lowest"]
                 count = direction.table.answered
@@ -87,7 +87,7 @@ class TestDiagnostics:
                 assert direction.verdict.made == kept.any()
                 if kept.any():
                     assert direction.margin == pytest.approx(kept.index[kept.argmax()])
-        assert sum(direction.table.n_rows for direction in found.directions) == 80  # 15 % of the rows, and 30 a class
+        assert sum(direction.table.n_rows for direction in found.directions["fast"]) == 80  # 15 % of the rows, and 30 a class
 
 
 class TestCalibratingAgain:
@@ -240,7 +240,7 @@ class TestNothingToDo:
     def test_rows_that_have_the_target_can_be_refined(self):
         granted = TOY.X[loan_model().predict(TOY.X) == loan_model().classes_[1]].head(3)
         found = (
-            NearestUnlike(loan_retrains()).fit(TOY.X, TOY.y).generate(granted, loan_model().classes_[1], refine=True)
+            NearestUnlike(loan_retrains()).fit(TOY.X, TOY.y).generate(granted, loan_model().classes_[1], effort="thorough")
         )
         assert (found.statuses == "already_target").all()
         pd.testing.assert_frame_equal(found.frame, granted)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+import torch
 from explained_loans import SHORT, TOY, denied, loan_model, loan_retrains
 
 import avcg
@@ -119,9 +120,17 @@ WRONG = {
     "a range that is empty": (lambda r: r.generate(denied(), ranges={"income": (5, 1)}), SchemaError, "leaves nothing"),
     "requests for other rows": (lambda r: r.generate(denied(), vary=[["income"]] * 3), SchemaError, "3 rows"),
     "a probability that is none": (lambda r: r.generate(denied(), min_prob=1.0), SettingError, "'min_prob'"),
-    "no time": (lambda r: r.generate(denied(), refine=True, time_budget=0), SettingError, "'time_budget'"),
-    "no refinement": (lambda r: r.generate(denied(), refine=1), SettingError, "'refine' of a query"),
-    "a budget for nothing": (lambda r: r.generate(denied(), time_budget=1.0), SettingError, "refine=True"),
+    "no time": (lambda r: r.generate(denied(), time_budget=0), SettingError, "'time_budget'"),
+    "a time without end": (lambda r: r.generate(denied(), time_budget=float("nan")), SettingError, "'time_budget'"),
+    "no effort": (lambda r: r.generate(denied(), effort="great"), SettingError, "'effort' of a query"),
+    "an effort that is a number": (lambda r: r.generate(denied(), effort=1), SettingError, "'effort' of a query"),
+    "too typical": (lambda r: r.generate(denied(), typicality=1.5), SettingError, r"'typicality' of a query.*1\.5"),
+    "less than nearest": (lambda r: r.generate(denied(), typicality=-0.1), SettingError, "'typicality'"),
+    "typical or not": (lambda r: r.generate(denied(), typicality=True), SettingError, "'typicality'"),
+    "nothing typical": (lambda r: r.generate(denied(), typicality=float("nan")), SettingError, "'typicality'"),
+    "solve without an effort": (
+        lambda r: r.solve(torch.zeros(1, 1), torch.zeros(1), effort=2), SettingError, "'effort' of a query"
+    ),
     "negative changes": (lambda r: r.generate(denied(), max_changes=-1), SchemaError, "at_most"),
     "missing columns": (lambda r: r.generate(denied()[["income"]]), DataError, "lack column"),
     "a gap": (lambda r: r.generate(denied().assign(income=np.nan)), DataError, "'income' has 40 missing"),

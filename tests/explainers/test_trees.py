@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.tree import DecisionTreeClassifier
 from strategies import complaints
 
-from avcg import AVCG, BlackBox, PointMass, Refinement, from_models, retrains
+from avcg import AVCG, BlackBox, PointMass, from_models, retrains
 from avcg.baselines.nearest import NearestUnlike
 from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.query import Query
@@ -77,9 +77,9 @@ class TestTreesFromEndToEnd:
         rows = X[model.predict(X) == 0].head(20)
         x, target = explainer.space_.encode(rows), np.ones(len(rows), np.intp)
         query = Query(x.numpy(), target, explainer.space_.codes)
-        before = explainer.space_.codes.distance(explainer._answers(query, refined=True), query.x)[0]
-        for refine in (True, Refinement(steps=3)):
-            delivered = explainer.generate(rows, refine=refine)
+        before = explainer.space_.codes.distance(explainer._answers(query), query.x)[0]
+        for effort in ("standard", "thorough"):
+            delivered = explainer.generate(rows, effort=effort)
             recount(model, explainer, delivered)
             assert (delivered.distance <= before + 1e-5).all(), "what is refined is an answer at the same margin"
             assert complaints(SCHEMA, X, rows, delivered.frame) == []

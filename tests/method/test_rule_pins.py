@@ -97,7 +97,7 @@ class TestCalibration:
             return np.where(target == 1, margin, -9.0)[:, None].astype(np.float32)
 
         directions = judge_margins([0.5, 1.0, 2.0], answer, query, deployed, models, ["no", "yes"])
-        found = Calibration(Promise(), directions, (), 9, countable=True).with_promise(Promise())
+        found = Calibration(Promise(), {"fast": directions}, 9, countable=True).with_promise(Promise())
         assert found.made
         assert found.margins().tolist() == [0.5, 2.0]
 

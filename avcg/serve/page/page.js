@@ -9,7 +9,7 @@ const MAX_SQUARES = 40;
 const TOLERANCE = 1e-9; // 0.3 / 0.1 is slightly below 3
 
 const at = (id) => document.getElementById(id);
-const state = { about: null, columns: new Map(), row: {}, locked: new Set(), spans: new Map(), barred: new Map(), asked: 0 };
+const state = { about: null, columns: new Map(), row: {}, locked: new Set(), spans: new Map(), barred: new Map(), typicality: null, asked: 0 };
 
 const STATUS = {
   ok: { mark: "✓", tone: "good", title: "Flips the decision, and other models accept it" },
@@ -176,8 +176,15 @@ function begin(about) {
   const cap = Math.min(units, about.max_changes ?? units, 8);
   const counts = Array.from({ length: cap }, (_, index) => new Option(String(index + 1)));
   at("most").replaceChildren(new Option("no limit", ""), ...counts);
+  at("typicality").value = String(about.typicality);
+  typicalityShows();
   fill(about.examples[0] ?? Object.fromEntries(about.columns.map((column) => [column.name, column.typical])));
   ask();
+}
+
+function typicalityShows() {
+  const value = Number(at("typicality").value);
+  at("typicality").setAttribute("aria-valuetext", value === 0 ? "Nearest" : value === 1 ? "Most typical" : `${Math.round(100 * value)} % of the way from nearest to most typical`);
 }
 
 function fill(row) {
@@ -403,6 +410,8 @@ function request() {
   const body = { rows: [state.row], n: 1 };
   if (at("target").value !== "") body.target = about.classes[Number(at("target").value)];
   if (at("most").value !== "") body.max_changes = Number(at("most").value);
+  if (at("effort").value !== "standard") body.effort = at("effort").value;
+  if (state.typicality !== null) body.typicality = state.typicality;
   const none = [...state.barred].filter(([, kept]) => kept.length === 0).map(([name]) => name);
   const held = new Set([...state.locked, ...none]);
   const free = about.columns.filter((column) => movable(column) && !column.follows && !held.has(column.name));
@@ -595,6 +604,12 @@ at("example").addEventListener("change", () => {
 });
 at("target").addEventListener("change", later);
 at("most").addEventListener("change", later);
+at("effort").addEventListener("change", later);
+at("typicality").addEventListener("input", () => {
+  state.typicality = Number(at("typicality").value);
+  typicalityShows();
+  later();
+});
 at("unlock").addEventListener("click", () => {
   for (const column of state.about.columns) {
     if (state.locked.delete(column.name)) column.lockShows(false);
