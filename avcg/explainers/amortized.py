@@ -23,7 +23,6 @@ from avcg.method.objective import Draws, objective
 from avcg.method.query import Effort, Query, target_positions
 from avcg.method.recipe import Recipe
 from avcg.method.reference_set import ReferenceSet
-from avcg.method.refine import Refiner
 from avcg.method.risk import Hinge
 from avcg.method.search import Search
 from avcg.models.adapter import as_rows
@@ -69,33 +68,17 @@ class Amortized(Explainer):
             latents=partial(latent_noise, self.random_state, self.generator_.n_latent),
             margin=margins,
             single_pass=self.recipe_.single_pass,
-            shorten=self._shorten if self.distillation_ is not None else None,
+            n_typical=self.recipe_.reference.n_neighbours,
         )
-
-    def _shorten(self, query: Query, answers: Codes, margins: Codes) -> Codes:
-        """The answers and versions with fewer changes that the students of black-box models accept."""
-        assert self.distillation_ is not None
-        return self.distillation_.shorten(query, answers, margins, self.recipe_.spread, self.recipe_.search)
 
     def _answers(self, query: Query) -> Codes:
         return self._search_at(self.calibration_.margins(query.effort)).answers(query)
-
-    def _refines(self, effort: Effort) -> bool:
-        return effort == "thorough" or (effort != "fast" and effort in self.calibration_.directions)
-
-    def _refiner(self, effort: Effort) -> Refiner:
-        calibrated = effort in self.calibration_.directions
-        return self._refiner_at(self.calibration_.margins(effort) if calibrated else super()._refiner(effort).margin)
-
-    def _refiner_at(self, margin: Codes) -> Refiner:
-        """The steps that bring answers closer to the rows, at (C,) margins by target class."""
-        return Refiner(self.acceptance, margin, self.recipe_.spread, self._search_at(margin))
 
     def _statements(self, effort: Effort) -> Mapping[Any, Statement]:
         if self.split_.calibration is None and self.calibration_.n_models:  # other models judge than calibrated
             return {}
         statements = self.calibration_.statements(effort)
-        if effort in self.calibration_.directions or not self._refines(effort):
+        if effort in self.calibration_.directions or effort != "thorough":
             return statements
         return {label: each.not_for_this_query() for label, each in statements.items()}
 

@@ -31,10 +31,9 @@ from avcg.method.deployed import DeployedModel
 from avcg.method.diagnostics import measure, warn_of_collapse
 from avcg.method.distillation import Distillation
 from avcg.method.multipliers import Multipliers
-from avcg.method.query import Effort, Query
+from avcg.method.query import EFFORTS, Effort, Query
 from avcg.method.recipe import Recipe, draw_targets, fit_generator
 from avcg.method.reference_set import ReferenceSet
-from avcg.method.refine import Deadline
 from avcg.models.adapter import Model, as_rows
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
@@ -244,8 +243,6 @@ class AVCG(Amortized):
         split = self.split_
         models = self.judges_ if split.calibration is None else split.calibration
         directions = {effort: self.judged_answers(models, effort=effort) for effort in self._calibrated_efforts}
-        if "standard" in directions:  # the two efforts give the same answers
-            directions["thorough"] = directions["standard"]
         n_models = 0 if split.calibration is None else len(models)
         basis = (n_models, split.countable, self._past_moments(), split.around_one_network)
         return Calibration(self.promise_, directions, *basis).with_promise(self.promise_)
@@ -254,7 +251,7 @@ class AVCG(Amortized):
     def _calibrated_efforts(self) -> tuple[Effort, ...]:
         """The efforts whose answers are calibrated separately; one where the generator is told no margin."""
         recipe = self.recipe_
-        return ("fast", "standard") if recipe.has_margins and not recipe.single_pass else ("fast",)
+        return EFFORTS if recipe.has_margins and not recipe.single_pass else ("fast",)
 
     def _past_moments(self) -> PastMoments | None:
         """The past moments to calibrate by, which fit this explainer."""
@@ -282,15 +279,12 @@ class AVCG(Amortized):
         rows = self.calibration_query_ if query is None else query
         if query is None and effort != "fast":
             rows = rows.take(first_of_each(rows.target, self.recipe_.calibration.refine_rows))
-        answer, labels = partial(self._answer_at, replace(rows, effort=effort)), self.classes_.tolist()
+        answer, labels = partial(self._answer_at, replace(rows, effort=effort, typicality=self.typicality)), self.classes_.tolist()
         return judge_margins(self._ladder(effort), answer, rows, self.deployed_, models, labels)
 
     def _answer_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one answer for each row, at a margin beyond the decision in log-odds."""
-        refiner = self._refiner_at(self._everywhere(margin))
-        assert refiner.search is not None
-        answers = refiner.search.first(query, refiner.search.margins(query))
-        return answers if query.effort == "fast" else refiner.refined(query, answers[None], Deadline())[0]
+        return self._search_at(self._everywhere(margin)).answers(query)[0]
 
     def _everywhere(self, margin: float) -> Codes:
         """(C,) the same margin for every class."""

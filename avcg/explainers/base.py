@@ -27,11 +27,11 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, nar
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught
+from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Effort, Query, QueryOptions, check_effort, target_positions
 from avcg.method.recipe import Recipe
-from avcg.method.refine import Deadline, Refiner
-from avcg.method.search import Acceptance, any_class
+from avcg.method.refine import Refiner
 from avcg.models.adapter import Model, as_rows, class_positions
 from avcg.models.black_box import BlackBox
 from avcg.schema.schema import Schema
@@ -236,7 +236,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         check_effort(effort)
         arrays = x.cpu().numpy(), target.cpu().numpy()
         query = Query(*arrays, self.space_.codes, n, effort=effort, typicality=self.typicality)
-        return torch.from_numpy(self._refined(query, self._answers(query), Deadline()))
+        return torch.from_numpy(self._answers(query))
 
     def generate(
         self,
@@ -284,7 +284,6 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             options: What is asked for beside rows and target.
         """
         check_is_fitted(self)
-        deadline = Deadline.after(options.time_budget)
         rows = as_rows(X)
         read = self.space_.read(rows)
         encoded = self.space_.encode(read)
@@ -301,7 +300,7 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         at_once = max(1, _ANSWERS_AT_ONCE // options.n)
         for start in range(0, len(open_rows), at_once):
             part = open_rows[start : start + at_once]
-            codes[:, part], aimed[part] = self._answer(query.take(part), any_other, deadline)
+            codes[:, part], aimed[part] = self._answer(query.take(part), any_other)
         statements = {each.target: each for each in self.statements(options, any_class=any_other)}
         packaging = Packaging(
             self.deployed_, self.split_, self.classes_, self.promise_.survival, self._choices.search.confidence
@@ -325,27 +324,26 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
             return [each.not_for_this_query() for each in statements]
         return statements
 
-    def _answer(self, query: Query, any_other: bool, deadline: Deadline) -> tuple[Codes, Positions]:
+    def _answer(self, query: Query, any_other: bool) -> tuple[Codes, Positions]:
         """(n, B, *event) answers and the (B,) classes they aim at, for rows that fit in memory."""
         if any_other and len(self.classes_) > 2:
-            answers, aimed = any_class(self.acceptance, query, len(self.classes_), self._answers)
-            query = replace(query, target=aimed)
-        else:
-            answers = self._answers(query)
-        return self.acceptance.ranked(query, self._refined(query, answers, deadline)), query.target
+            return any_class(self.acceptance, query, len(self.classes_), self._answers)
+        return self._answers(query), query.target
 
-    def _refined(self, query: Query, answers: Codes, deadline: Deadline) -> Codes:
-        """(n, B, *event) the answers, brought closer to the rows where the effort is for that."""
-        return self._refiner(query.effort).refined(query, answers, deadline) if self._refines(query.effort) else answers
+    def _answers(self, query: Query) -> Codes:
+        """(n, B, *event) the cheapest candidates of each row, all different if there are enough, the cheapest first.
 
-    def _refines(self, effort: Effort) -> bool:
-        """Whether answers are brought closer to the rows; published methods answer as published unless thorough."""
-        return effort == "thorough"
-
-    def _refiner(self, effort: Effort) -> Refiner:  # noqa: ARG002  for methods that calibrate
-        """The steps that bring answers closer to the rows."""
-        margin = np.full(len(self.classes_), self._choices.search.refined_margin, np.float32)
-        return Refiner(self.acceptance, margin, self._choices.spread)
+        Published methods answer as published; with thorough effort, changes that an answer does not need are undone.
+        """
+        answers = self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
+        if query.effort == "thorough":
+            margin = (self.deployed_.rule.log_odds(query.target) + self._choices.search.refined_margin).astype(np.float32)
+            refiner, steps = Refiner(self.acceptance), self._choices.search.steps
+            closer = np.stack([refiner.refined(query, answer, margin, steps) for answer in answers])
+            first = (closer[:, None] == closer[None]).reshape(*[len(answers)] * 2, len(query.x), -1).all(axis=-1)
+            repeated = np.tril(np.moveaxis(first, -1, 0), -1).any(axis=-1).T  # answers that differ stay different
+            answers = np.where(repeated.reshape(*repeated.shape, *[1] * (query.x.ndim - 1)), answers, closer)
+        return self.acceptance.ranked(query, answers)
 
     @property
     def typicality(self) -> float:
@@ -366,13 +364,13 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         return Acceptance(self._judge, weights, deployed_weights, rule, self.promise_.survival, config)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
-        """(S, N, C) probabilities of the judges for (N, *event) encoded rows."""
-        with torch.no_grad():
-            return self.judges_.probabilities(torch.from_numpy(x)).cpu().numpy()
+        """(S, N, C) probabilities of the judges for (N, *event) encoded rows.
 
-    def _answers(self, query: Query) -> Codes:
-        """(n, B, *event) the cheapest candidates of each row, all different if there are enough; not yet refined."""
-        return self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
+        In float64, so that no answer depends on the last digits, which differ from library to library and with the
+        number of rows.
+        """
+        with torch.no_grad():
+            return self.judges_.probabilities(torch.from_numpy(x).double()).cpu().numpy()
 
     @property
     def _calibrates(self) -> bool:

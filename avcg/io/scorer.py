@@ -21,10 +21,10 @@ from avcg.guarantees.statement import Statement
 from avcg.io.folder import FORMAT, VERSION, read_folder, read_manifest, stored_notes
 from avcg.io.spaces import open_graph, unpack_scored
 from avcg.io.tensors import read_tensors
+from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.delivery import assess, check_delivery, needed_votes
 from avcg.method.query import Effort, Query, QueryOptions, target_positions
-from avcg.method.refine import Deadline, Refiner
-from avcg.method.search import Acceptance, Search, any_class
+from avcg.method.search import Search
 from avcg.models.decision import DecisionRule
 from avcg.schema.schema import Schema
 from avcg.space.codes import TableCodes
@@ -74,7 +74,7 @@ class Scorer:
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
         self.n_models, self.n_test = stored.n_held_out, len(stored.bounds) - 1
-        self._statements, self.typicality, self._spread = stored.statements, stored.typicality, stored.spread
+        self._statements, self.typicality = stored.statements, stored.typicality
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
         self._mean_latent, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
@@ -95,6 +95,7 @@ class Scorer:
             lambda count: stored.latents[:count],
             stored.margins["fast"],
             single_pass=stored.single_pass,
+            n_typical=stored.n_typical,
         )
         self._margins = stored.margins
         self._check_graphs()
@@ -108,7 +109,7 @@ class Scorer:
         """
         options = options or QueryOptions()
         statements = list(self._statements.get(options.effort, self._statements["fast"]).values())
-        by_effort = options.effort in self._statements or not self._refines(options.effort)
+        by_effort = options.effort in self._statements or options.effort != "thorough"
         calibrated = by_effort and options.is_calibrated(self.typicality)
         if not calibrated or (any_class and len(self.classes) > 2):
             return [each.not_for_this_query() for each in statements]
@@ -200,9 +201,6 @@ class Scorer:
                 targets[unanswered] = best_targets
             else:
                 answers = search.answers(part)
-            if self._refines(options.effort):
-                answers = self._refiner(search, options.effort).refined(part, answers, Deadline())
-            answers = acceptance.ranked(part, answers)
             if len(unanswered) < len(x):
                 codes = codes.copy()
                 codes[:, unanswered] = answers
@@ -214,15 +212,6 @@ class Scorer:
     def _search_of(self, effort: Effort) -> Search:
         """The search at the margins calibrated for an effort."""
         return replace(self._search, margin=self._margins.get(effort, self._margins["fast"]))
-
-    def _refines(self, effort: Effort) -> bool:
-        """Whether answers are brought closer to the rows; see `Explainer`."""
-        return effort == "thorough" or (effort != "fast" and effort in self._margins)
-
-    def _refiner(self, search: Search, effort: Effort) -> Refiner:
-        """The steps that bring answers closer to the rows."""
-        fallback = np.full(len(self.classes), search.config.refined_margin, np.float32)
-        return Refiner(search.acceptance, self._margins.get(effort, fallback), self._spread, search)
 
     def _package(
         self,

@@ -47,7 +47,7 @@ _SCORED: dict[Any, Any] = {
         "promise": {"survival": float, ...: object},
         ...: object,
     },
-    "recipe": {"search": dict, "spread": float, "typicality": float, ...: object},
+    "recipe": {"search": dict, "reference": {"n_neighbours": int, ...: object}, "typicality": float, ...: object},
     "scorer": {"n_deployed": int, "n_judges": int, "n_held_out": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
@@ -168,7 +168,7 @@ class Scored:
         threshold: Probability of the second class from which it is decided for; None: the likeliest class is.
         margins: By effort, (C,) log-odds beyond the decision boundary that the generator aims at, by target class.
         statements: By effort, what is promised, by target label.
-        spread: Standard deviations over judges by which closer answers stay clear of a margin.
+        n_typical: Number of nearest reference rows from which typicality is measured.
         typicality: How typical answers are where a query does not say.
         n_held_out: Number of models held back from training, the test models last.
         single_pass: Whether the search stops after one pass of the generator.
@@ -187,7 +187,7 @@ class Scored:
     threshold: float | None
     margins: dict[Effort, Codes]
     statements: dict[Effort, dict[Any, Statement]]
-    spread: float
+    n_typical: int
     typicality: float
     n_held_out: int
     single_pass: bool
@@ -228,7 +228,7 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         threshold=settings["threshold"],
         margins={effort: np.array(values, np.float32) for effort, values in calibration["margins"].items()},
         statements={effort: _statements(entries) for effort, entries in calibration["statements"].items()},
-        spread=manifest["recipe"]["spread"],
+        n_typical=manifest["recipe"]["reference"]["n_neighbours"],
         typicality=manifest["recipe"]["typicality"],
         n_held_out=scorer["n_held_out"],
         single_pass=scorer["single_pass"],

@@ -61,6 +61,13 @@ class Direction:
         """Share of (answer, calibration model) pairs that agree at the chosen margin."""
         return float(self.table.survival[self.verdict.position])
 
+    def at_least(self, margin: float) -> Direction:
+        """This direction at the first margin of its ladder that is no less than another, if it makes the promise."""
+        above = np.flatnonzero(self.table.margins >= margin - 1e-9)
+        if not (self.verdict.made and len(above)):
+            return self
+        return replace(self, verdict=replace(self.verdict, position=max(self.verdict.position, int(above[0]))))
+
     def statement(self, promise: Promise, n_models: int) -> Statement:
         """What may be said to the people whose advice aims at this class.
 
@@ -115,7 +122,9 @@ class Calibration:
         Args:
             promise: What is asked for.
         """
-        directions = {effort: self._decided(of_effort, promise) for effort, of_effort in self.directions.items()}
+        directions = _at_one_margin(
+            {effort: self._decided(of_effort, promise) for effort, of_effort in self.directions.items()}
+        )
         if self.past is not None:
             decided, usual = self.past.decide(promise.carried_by(len(self.past))), self._calibrated(USUAL)
             directions = {
@@ -219,6 +228,18 @@ class Calibration:
 
     def __str__(self) -> str:
         return " ".join(summary(self.statements().values()))
+
+
+def _at_one_margin(directions: Mapping[Effort, tuple[Direction, ...]]) -> dict[Effort, tuple[Direction, ...]]:
+    """The directions with one margin for all efforts that make the promise, so that more effort is never farther.
+
+    A promise holds at every margin from its critical one on, so that the largest of these serves all.
+    """
+    made = [[each.margin for each in of_class if each.verdict.made] for of_class in zip(*directions.values(), strict=True)]
+    return {
+        effort: tuple(each.at_least(max(margins, default=-np.inf)) for each, margins in zip(of_effort, made, strict=True))
+        for effort, of_effort in directions.items()
+    }
 
 
 def _unpromised(direction: Direction, reason: Reason) -> Direction:

@@ -38,11 +38,21 @@ class SearchConfig:
         diversity_group: Largest number of answers to a row that are all compared with each other; more are chosen in
             groups of this size.
         confidence: Confidence of the lower bounds in certificates, in (0, 1).
-        refined_margin: Log-odds beyond the decision that a refined answer of a method without calibration keeps. They
-            are measured as the judges' mean less `Recipe.spread` standard deviations.
-        refine_margins: Log-odds taken off the margin, each tried when refining.
-        refine_locks: Number of changes of the first answer that refining tries to do without.
-        refine_rounds: Largest number of rounds in which changes are taken back.
+        judge_spread: Standard deviations over judges by which log-odds must stay clear of a margin, when answers are
+            brought closer.
+        refined_margin: Log-odds beyond the decision that an answer of a method without calibration keeps when it is
+            brought closer.
+        smaller_margins: Log-odds taken off the margin, for answers to start from.
+        start_locks: Number of changes of the first answer that answers to start from do without.
+        steps: Codes (standard deviations) by which numbers are moved in each round of standard effort.
+        thorough_steps: The same for the rounds that thorough effort adds.
+        rescue_steps: The same for a row without an accepted answer, over and over again.
+        rescue_rounds: Largest number of rounds for such a row, with fast, standard and thorough effort.
+        n_units: Number of units of change tried in each round after the first, those that gained most for their price.
+        price_range: Lowest and highest price of a log-odd for which changes are combined.
+        price_halvings: Number of times that this range is halved, on a logarithmic scale, to find the price.
+        slacks: Log-odds beyond the margin that combined changes should gain, since what each gains does not add up.
+        n_typical: Number of reference rows, the nearest to the first answer, from which typicality is measured.
     """
 
     margin_steps: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0)
@@ -61,21 +71,33 @@ class SearchConfig:
     tolerance: float = 1e-6
     diversity_group: int = 16
     confidence: float = 0.95
+    judge_spread: float = 1.0
     refined_margin: float = 0.5
-    refine_margins: tuple[float, ...] = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0)
-    refine_locks: int = 3
-    refine_rounds: int = 60
+    smaller_margins: tuple[float, ...] = (0.5, 1.0, 2.0)
+    start_locks: int = 2
+    steps: tuple[float, ...] = (0.5, 0.25, 0.125)
+    thorough_steps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
+    rescue_steps: tuple[float, ...] = (1.0, 0.5, 0.25)
+    rescue_rounds: tuple[int, int, int] = (4, 12, 36)
+    n_units: int = 8
+    price_range: tuple[float, float] = (2.0**-12, 2.0**10)
+    price_halvings: int = 16
+    slacks: tuple[float, ...] = (0.0, 0.1, 0.25, 0.5, 1.0, 2.0)
+    n_typical: int = 24
 
     def __post_init__(self) -> None:
         for name in ("retry_latents", "first_neighbours", "retry_neighbours", "latents_per_answer", "diversity_group"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
-        for name in ("lock_depth", "refine_locks", "refine_rounds"):
+        for name in ("n_units", "price_halvings", "n_typical"):
+            check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
+        for name in ("lock_depth", "start_locks"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 0)
-        for name in ("margin_slack", "diversity_penalty", "tolerance"):
+        for name in ("margin_slack", "diversity_penalty", "tolerance", "judge_spread"):
             check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
         for name in ("rejection_penalty", "duplicate_penalty", "cost_quantum", "code_quantum"):
             check_setting(self, name, getattr(self, name) > 0, "a number > 0")
-        for name in ("margin_steps", "retry_margins", "refine_margins"):
+        check_setting(self, "price_range", 0 < self.price_range[0] < self.price_range[1], "(low, high), both > 0")
+        for name in ("margin_steps", "retry_margins", "slacks", "rescue_steps"):
             check_setting(self, name, len(getattr(self, name)) > 0, "at least one number")
         check_setting(self, "confidence", 0 < self.confidence < 1, "in (0, 1)")
 

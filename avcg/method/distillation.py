@@ -8,9 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
-import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
@@ -18,17 +16,12 @@ from torch import Tensor, nn
 from avcg.errors import SettingError
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined, Predictors, Stacked
-from avcg.method.config import DistillationConfig, SearchConfig
-from avcg.method.objective import target_log_probs
-from avcg.method.query import Query
-from avcg.method.refine import Deadline, prune
-from avcg.method.risk import lower_log_odds
+from avcg.method.config import DistillationConfig
 from avcg.models.networks import mlp
 from avcg.models.piecewise_linear import PiecewiseLinearEncoding
 from avcg.models.stacked_fit import fit_stacked
 from avcg.models.training import Training
 from avcg.space.base import Space
-from avcg.space.encoding import Codes, Flags, Positions
 
 
 @dataclass(frozen=True)
@@ -133,31 +126,6 @@ class Distillation:
         n_replayed = max(len(new), int(self._config.replay_share * self._config.max_rows))
         replayed = torch.randperm(self._n_first, generator=rng)[:n_replayed]
         self.students = self._trained(self.students, torch.cat([replayed, new]), rng)
-
-    def shorten(self, query: Query, answers: Codes, margins: Codes, spread: float, config: SearchConfig) -> Codes:
-        """The answers, and versions of them with fewer changes that the students accept; no model is evaluated.
-
-        Args:
-            query: B rows.
-            answers: (B, D) feasible answers.
-            margins: (R, B) log-odds to keep, by the students' mean less ``spread`` standard deviations.
-            spread: Number of standard deviations over students.
-            config: Number of rounds in which changes are taken back, and the smallest saving that counts.
-
-        Returns:
-            (1 + R, B, D) the answers, then a version of them for each margin.
-        """
-        students = self.students
-
-        def keeps(margin: Codes, candidates: Codes, rows: Positions) -> Flags:
-            target = torch.from_numpy(query.target[rows])
-            log_p = target_log_probs(students, torch.from_numpy(candidates)[None], target)
-            return lower_log_odds(log_p, students.weights, spread)[0].numpy() >= margin[rows]
-
-        shorter = [
-            prune(query.space, query.x, answers, partial(keeps, margin), Deadline(), config) for margin in margins
-        ]
-        return np.stack([answers, *shorter])
 
     def report(self) -> pd.DataFrame:
         """How closely the students follow their models, one line for each measurement."""

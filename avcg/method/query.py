@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import numbers
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -95,7 +96,8 @@ class QueryOptions:
             typicality: The recipe's default, which stands for None.
         """
         asked = typicality if self.typicality is None else float(self.typicality)
-        return Query(x, target, space, self.n, self.min_prob, self.effort, asked)
+        deadline = Deadline.after(self.time_budget)
+        return Query(x, target, space, self.n, self.min_prob, self.effort, asked, deadline)
 
 
 def check_effort(effort: Any) -> None:
@@ -112,6 +114,31 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
 
 
+@dataclass(frozen=True)
+class Deadline:
+    """A moment after which no further step is begun.
+
+    Attributes:
+        at: Seconds on the clock of `time.monotonic`; infinity: there is no deadline.
+    """
+
+    at: float = float("inf")
+
+    @classmethod
+    def after(cls, seconds: float | None) -> Deadline:
+        """A deadline so many seconds from now.
+
+        Args:
+            seconds: A number > 0; None: there is no deadline.
+        """
+        return cls() if seconds is None else cls(time.monotonic() + seconds)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the moment has come."""
+        return time.monotonic() >= self.at
+
+
 @dataclass(frozen=True, eq=False)
 class Query:
     """B encoded rows with a target each, and what they may change.
@@ -126,6 +153,9 @@ class Query:
         min_prob: Probability of the target that the deployed model must give; None: enough for its decision.
         effort: Work spent on closer answers.
         typicality: How typical answers are, from 0, the nearest, to 1, like the people who were accepted.
+        deadline: When no further step is begun.
+        typical: (B, m, *event) reference rows of the target, from which typicality is measured; None: it is 0.
+        n_typical: Number of these, the nearest to a candidate, whose mean distance is its own.
     """
 
     x: Any
@@ -135,12 +165,16 @@ class Query:
     min_prob: float | None = None
     effort: Effort = "standard"
     typicality: float = 0.0
+    deadline: Deadline = field(default_factory=Deadline)
+    typical: Any = None
+    n_typical: int = 5
 
     def take(self, rows: Any) -> Query:
         """The query for the rows at these positions."""
         if len(rows) == len(self.x) == 1:
             return self
-        return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows))
+        typical = None if self.typical is None else self.typical[rows]
+        return replace(self, x=self.x[rows], target=self.target[rows], space=self.space.take(rows), typical=typical)
 
     def per_answer(self) -> tuple[Query, Positions]:
         """The query with each row repeated for its n answers, N = B n rows, and the (N,) positions of these rows."""

@@ -5,31 +5,32 @@ module knows none of them.
 
 1. One pass of the generator at the calibrated margin, at the posterior mean.
 2. Where the judges reject it: more margin, step by step, and the nearest reference rows.
-3. Where all of that is rejected: other latents at larger margins, and more reference rows.
-4. For several answers: other latents, larger margins, reference rows, and answers with changes of the first locked.
+3. Where all of that is rejected: other latents at larger margins, more reference rows, and then a search for each
+   row, from the best of these.
+4. With standard and thorough effort, every answer is brought closer to its row; see `avcg.method.refine`.
+5. For several answers: other latents, larger margins, reference rows, and answers with changes of the first locked.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from avcg.method.acceptance import Acceptance
 from avcg.method.config import SearchConfig
-from avcg.method.query import Query, choose, quantise
-from avcg.models.decision import DecisionRule
+from avcg.method.query import EFFORTS, Query, choose, quantise
+from avcg.method.refine import Refiner, toward_typical
 from avcg.space.encoding import Codes, Floats, Positions
 
-# Neither changes a result:
+# None changes a result:
+_CODES_AT_ONCE = 2**24  # numbers of the reference rows that measure typicality, which bounds memory
 _BATCHED_STEPS = 512  # candidates up to which several margin steps are tried in one call, which is quicker
 _PAIRS = 2**24  # distances held at once, which bounds memory
-
-# From (N, *event) codes to (S, N, C) probabilities, the deployed models first.
-Judge = Callable[[Codes], NDArray[Any]]
 
 
 class Propose(Protocol):
@@ -49,96 +50,6 @@ class Propose(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Acceptance:
-    """Which candidates are accepted, and what each costs.
-
-    The judges are the deployed models, whose decision must change, and hypotheses that were trained against.
-
-    Attributes:
-        judge: The port that gives the judges' probabilities.
-        weights: (S,) weights of all judges, the deployed models first.
-        deployed_weights: (I,) weights of the deployed models in the probability that decides.
-        rule: How probabilities become a decision.
-        survival: Share of judges that must accept a candidate.
-        config: Penalties and tolerances.
-    """
-
-    judge: Judge
-    weights: Floats
-    deployed_weights: Floats
-    rule: DecisionRule
-    survival: float
-    config: SearchConfig = field(default_factory=SearchConfig)
-
-    def deployed_probability(self, judged: NDArray[Any]) -> NDArray[Any]:
-        """From the (S, N, C) probabilities of all judges to the (N, C) probabilities of the deployed model."""
-        if len(self.deployed_weights) == 1:
-            return np.asarray(judged[0])
-        shares = self.deployed_weights.astype(judged.dtype)
-        return np.asarray(np.tensordot(shares, judged[: len(shares)], axes=1))
-
-    def penalties(self, candidates: Codes, target: Positions, min_prob: float | None) -> Floats:
-        """(N,) 0 for an accepted candidate; for a rejected one a penalty that grows as fewer judges accept it."""
-        judged = self.judge(candidates)
-        valid = self.rule.valid(self.deployed_probability(judged), target, min_prob)
-        share = self.weights @ self.rule.accepts(judged, target).astype(np.float64)
-        accepted = valid & (share >= self.survival - self.config.tolerance)
-        return np.where(accepted, 0.0, self.config.rejection_penalty * np.where(valid, 2.0 - share, 3.0))
-
-    def costs(self, query: Query, candidates: Codes) -> Floats:
-        """(K, B) costs of (K, B, *event) candidates: distance, and a penalty for the rejected ones."""
-        count, rows = candidates.shape[:2]
-        flat = candidates.reshape(count * rows, *candidates.shape[2:])
-        target = query.target if count == 1 else np.tile(query.target, count)
-        penalty = self.penalties(flat, target, query.min_prob).reshape(count, rows)
-        return query.space.distance(candidates, query.x).astype(np.float64) + penalty
-
-    def rejected(self, costs: Floats) -> Any:
-        """Whether each cost is that of a rejected candidate."""
-        return costs >= self.config.rejection_penalty
-
-    def best(self, query: Query, candidates: Codes) -> Codes:
-        """(n, B, *event) the cheapest of (K, B, *event) candidates, K >= n, different where there are enough."""
-        if len(candidates) == query.n:
-            return candidates
-        return choose(query.space, candidates, self.costs(query, candidates), query.n, self.config)
-
-    def ranked(self, query: Query, answers: Codes) -> Codes:
-        """(n, B, *event) the answers to each row, the cheapest first."""
-        if query.n == 1:
-            return answers
-        costs = quantise(self.costs(query, answers), self.config.cost_quantum)
-        order = np.argsort(costs, axis=0, kind="stable")
-        return answers[order, np.arange(len(query.x))]
-
-
-def any_class(
-    acceptance: Acceptance, query: Query, n_classes: int, answer: Callable[[Query], Codes]
-) -> tuple[Codes, Positions]:
-    """Answers where any other class will do: each class is aimed at in turn, and the cheapest answers are kept.
-
-    Args:
-        acceptance: What each answer costs.
-        query: B rows, aimed at the class after their present one.
-        n_classes: C.
-        answer: Function from a query to (n, B, *event) answers.
-
-    Returns:
-        The (n, B, *event) answers and the (B,) classes they aim at.
-    """
-    best, aimed = answer(query).copy(), query.target.copy()
-    lowest = quantise(acceptance.costs(query, best).max(axis=0), acceptance.config.cost_quantum)
-    for step in range(1, n_classes - 1):
-        other = replace(query, target=(query.target + step) % n_classes)
-        answers = answer(other)
-        cost = quantise(acceptance.costs(other, answers).max(axis=0), acceptance.config.cost_quantum)
-        better = cost < lowest
-        best[:, better], aimed[better] = answers[:, better], other.target[better]
-        lowest = np.minimum(cost, lowest)
-    return best, aimed
-
-
-@dataclass(frozen=True, eq=False)
 class Search:
     """The search for answers with a trained generator.
 
@@ -150,8 +61,7 @@ class Search:
             an answer does not depend on its neighbours, and K latents are the first K of any larger number.
         margin: (C,) calibrated log-odds beyond the decision, by target class.
         single_pass: Whether an answer is what one pass gives, and n answers are n latents, as in the paper.
-        shorten: Function from a query, (B, *event) answers and (R, B) margins to candidates with fewer changes; None:
-            there is no such step.
+        n_typical: Number of nearest reference rows from which typicality is measured.
     """
 
     acceptance: Acceptance
@@ -160,12 +70,17 @@ class Search:
     latents: Callable[[int], Codes]
     margin: Codes
     single_pass: bool = False
-    shorten: Callable[[Query, Codes, Codes], Codes] | None = None
+    n_typical: int = 5
 
     @property
     def config(self) -> SearchConfig:
         """What is tried, and how candidates are compared."""
         return self.acceptance.config
+
+    @property
+    def refiner(self) -> Refiner:
+        """The steps that bring answers closer to their rows."""
+        return Refiner(self.acceptance)
 
     def margins(self, query: Query) -> Codes:
         """(B,) log-odds to aim at: enough for the promise, and for the query's ``min_prob``."""
@@ -176,14 +91,27 @@ class Search:
         return np.maximum(margin, np.float32(log_odds + self.config.margin_slack))
 
     def answers(self, query: Query) -> Codes:
-        """(n, B, *event) the cheapest answers to each row."""
-        margin, n = self.margins(query), query.n
-        first = self.first(query, margin)
-        if n == 1:
+        """(n, B, *event) the answers to each row: the first is the cheapest, the others make other changes.
+
+        The first is the same whatever n is.
+        """
+        at_once = max(16, _CODES_AT_ONCE // (self.config.n_typical * int(np.prod(query.x.shape[1:])) * query.n))
+        if len(query.x) > at_once:
+            parts = np.array_split(np.arange(len(query.x)), -(-len(query.x) // at_once))
+            return np.concatenate([self.answers(query.take(part)) for part in parts], axis=1)
+        margin = self.margins(query)
+        first, query = self._first(query, margin)
+        if query.n == 1:
             return first[None]
         if self.single_pass:
-            return np.concatenate([first[None], self.propose(query, margin, self.latents(n - 1))])
-        return self.acceptance.best(query, np.concatenate([first[None], *self._others(query, margin, first)]))
+            return np.concatenate([first[None], self.propose(query, margin, self.latents(query.n - 1))])
+        candidates = np.concatenate([first[None], *self._others(query, margin, first)])
+        costs = self.acceptance.costs(query, candidates)
+        # What is nearer than the first answer is less typical; it is handed out only where there is nothing else.
+        nearer = query.space.distance(candidates, query.x) < query.space.distance(first, query.x) - self.config.tolerance
+        costs += 0.5 * self.config.rejection_penalty * nearer
+        costs[0] = -10.0 * self.config.rejection_penalty
+        return choose(query.space, candidates, costs, query.n, self.config)
 
     def _others(self, query: Query, margin: Codes, first: Codes) -> list[Codes]:
         """Candidates for further answers: latents, margins, reference rows, and changes of the first answer locked."""
@@ -200,23 +128,49 @@ class Search:
                 if space is None:
                     break
                 narrower, rank = replace(narrower, space=space), 0
-                answer = self.first(narrower, margin)
+                answer = self._first(narrower, margin)[0]
                 candidates.append(answer[None])
         return candidates
 
-    def first(self, query: Query, margin: Codes) -> Codes:
-        """(B, *event) one answer for each row; where the judges reject the first pass, the cheapest of more."""
+    def _first(self, query: Query, margin: Codes) -> tuple[Codes, Query]:
+        """(B, *event) one answer for each row, and the query with the reference rows that measure its typicality."""
         answers = self.propose(query, margin)[0]
-        if self.single_pass:
-            return answers
+        if self.single_pass and query.effort != "thorough":
+            return answers, query
+        if query.typical is None:
+            query = toward_typical(query, answers, self.references, self.config, self.n_typical)
         costs = self.acceptance.costs(query, answers[None])[0]
         rejected = np.flatnonzero(self.acceptance.rejected(costs))
         if len(rejected):
-            answers[rejected] = self._retry(query.take(rejected), margin[rejected], answers[rejected], costs[rejected])
-        if self.shorten is not None:
-            retry = np.array(self.config.retry_margins, np.float32)[:, None]
-            shorter = self.shorten(query, answers, margin + retry)
-            answers = self.acceptance.best(replace(query, n=1), shorter)[0]
+            part = query.take(rejected)
+            found = self._retry(part, margin[rejected], answers[rejected], costs[rejected])
+            answers[rejected] = self._rescued(part, margin[rejected], found)
+        if query.effort == "fast":
+            return answers, query
+        steps = self.config.steps + (self.config.thorough_steps if query.effort == "thorough" else ())
+        return self.refiner.refined(query, answers, margin, steps, self._starts(query, margin, answers)), query
+
+    def _starts(self, query: Query, margin: Codes, first: Codes) -> Codes:
+        """(K, B, *event) points to start from: smaller margins, changes of the first answer locked, reference rows."""
+        config = self.config
+        less = np.array(config.smaller_margins, np.float32)[:, None]
+        starts = [self.propose(query, margin - less)] if len(less) else []
+        for rank in range(config.start_locks):
+            space = query.space.lock_change(first, query.x, rank)
+            if space is not None:
+                starts.append(self.propose(replace(query, space=space), margin))
+        return np.concatenate([*starts, self.neighbours(query, config.first_neighbours)])
+
+    def _rescued(self, query: Query, margin: Codes, answers: Codes) -> Codes:
+        """(B, *event) the answers, those that are still rejected after a search for each row from where they are."""
+        rejected = np.flatnonzero(self.acceptance.rejected(self.acceptance.costs(query, answers[None])[0]))
+        if not len(rejected):
+            return answers
+        config = self.config
+        rounds = config.rescue_rounds[EFFORTS.index(query.effort)]
+        steps = (config.rescue_steps * (rounds // len(config.rescue_steps) + 1))[:rounds]
+        part = query.take(rejected)
+        answers[rejected] = self.refiner.refined(part, answers[rejected], margin[rejected], steps)
         return answers
 
     def _retry(self, query: Query, margin: Codes, answers: Codes, costs: Floats) -> Codes:

@@ -160,11 +160,6 @@ class TorchCodes:
         """What each row may change, as a decoder reads it."""
         return self.tensors.constraint_features(torch.from_numpy(x), reach).numpy()
 
-    def smaller(self, x_cf: Codes, x: Codes) -> tuple[Positions, Codes]:
-        """Answers with a part of their change taken back."""
-        answer, points = self.tensors.smaller(torch.from_numpy(x_cf), torch.from_numpy(x))
-        return answer.numpy(), points.numpy()
-
     def immovable(self, x: Codes) -> Flags:
         """Rows that may change nothing at all."""
         return self.tensors.immovable(torch.from_numpy(x)).numpy()

@@ -27,7 +27,6 @@ from avcg.space.project import (
     pairwise_distance,
     project,
     restore,
-    smaller,
     violations,
 )
 
@@ -59,9 +58,6 @@ class CodeSpace(Protocol):
 
     def constraint_features(self, x: Codes, reach: float = REACH) -> Codes:
         """(B, ...) what each row may change, as input of a decoder; see `avcg.space.base.Space`."""
-
-    def smaller(self, x_cf: Codes, x: Codes) -> tuple[Positions, Codes]:
-        """Answers with a part of their change taken back: (M,) which answer, (M, *event) what is left of it."""
 
     def immovable(self, x: Codes) -> Flags:
         """(B,) rows that may change nothing at all."""
@@ -149,10 +145,6 @@ class TableCodes:
         entries = allowed_entries(self.encoding, self.feasible, x)
         cap = np.broadcast_to(self.coded["cap"], len(x))[:, None]
         return np.concatenate([sides, entries, cap], axis=1).astype(np.float32)
-
-    def smaller(self, x_cf: Codes, x: Codes) -> tuple[Positions, Codes]:
-        """Every answer with one of its changes undone, and with a changed number brought half or a quarter back."""
-        return smaller(self.encoding, self.feasible, x_cf, x)
 
     def immovable(self, x: Codes) -> Flags:
         """(B,) rows that may change nothing at all."""

@@ -226,29 +226,6 @@ def unit_charges(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Code
     return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
 
 
-def smaller(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> tuple[Positions, Codes]:
-    """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.
-
-    Args:
-        encoding: Scaling and layout of the codes.
-        feasible: Constraints of the B rows.
-        x_cf: (B, D) feasible answers.
-        x: (B, D) the factuals.
-
-    Returns:
-        (M,) positions of the answers, and (M, D) feasible points.
-    """
-    rows, units = np.nonzero(unit_charges(encoding, feasible, x_cf, x) > 0)
-    numeric = np.array([isinstance(feature, Continuous) for feature in encoding.schema.features])[units]
-    cuts = [(rows, units, 1.0)] + [(rows[numeric], units[numeric], share) for share in (0.5, 0.25)]
-    owner = np.repeat(feasible.unit, [block.stop - block.start for block in encoding.slices])
-    answer = np.concatenate([at for at, _, _ in cuts])
-    undone = np.concatenate([(owner == of[:, None]) * np.float32(share) for _, of, share in cuts])
-    points = x_cf[answer] + undone * (x[answer] - x_cf[answer])
-    taken = feasible if feasible.rows == 1 else feasible.take(answer)
-    return answer, project(encoding, taken, points[None], x[answer])[0]
-
-
 def lock_change(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, rank: int) -> FeasibleSet | None:
     """Constraints with one change of each answer locked; see `TabularSpace.lock_change`."""
     worth = unit_charges(encoding, feasible, x_cf, x)

@@ -312,7 +312,7 @@ class TabularSpace:
         return None if narrower is None else replace(self, feasible=narrower.feasible)
 
     def smaller(self, x_cf: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Every answer with one of its changes undone, and with a changed number brought half or a quarter back.
+        """Every answer with one of its changes undone, and with a changed number brought half of its way back.
 
         Args:
             x_cf: (B, D) feasible answers.
@@ -321,8 +321,9 @@ class TabularSpace:
         Returns:
             (M,) positions of the answers, and (M, D) feasible points.
         """
-        answer, points = self.codes.smaller(_array(x_cf), _array(x))
-        return torch.from_numpy(answer).to(x.device), torch.from_numpy(points).to(x.device)
+        none = np.zeros((len(x), self.n_features), bool)
+        taken_back = self.codes.alternatives(_array(x_cf), _array(x), 0.0, none)
+        return torch.from_numpy(taken_back.rows).to(x.device), torch.from_numpy(taken_back.codes).to(x.device)
 
     def narrowed(self, schema: Schema, X: Frame) -> Self:
         """The same codes under another schema, which may say otherwise what may change, but not what a column is.
