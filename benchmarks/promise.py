@@ -28,11 +28,14 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined
 from avcg.method.calibration import Calibration
 from avcg.method.objective import Weights
+from avcg.method.query import Effort
 
 HYPOTHESES, FRESH, PARTS, UNSEEN = 40, 100, 4, 1000
 FITS, GIVEN = "fits.jsonl", "given.jsonl"
 BEFORE = Recipe(constraint=None, weights=Weights(4.5, 0.01, 1.0, changes=1.2, plausibility=3.2))
 RECIPES = {"constraint": Recipe(), "weight": BEFORE}
+# The names of efforts in the stored results.
+EFFORTS: dict[Effort, str] = {"fast": "single", "standard": "refined"}
 PROMISES = ((0.95, 0.9), (0.95, 0.95), (0.99, 0.9))
 
 
@@ -69,7 +72,7 @@ def judge(name: str, seed: int, recipe: str, hypotheses: FiniteSet, fresh: Finit
     started = time.perf_counter()
     recourse = AVCG(hypotheses, recipe=RECIPES[recipe], random_state=seed).fit(train_rows.X, train_rows.y)
     fitted = time.perf_counter()
-    own = recourse._calibrated(recourse.calibration_query_)
+    own = recourse._calibrated()
     calibrated = time.perf_counter()
     unseen = test_rows.X.sample(min(UNSEEN, len(test_rows.X)), random_state=seed)
     # Answers depend on the survival that is asked for, since the search accepts candidates by it.
@@ -89,7 +92,7 @@ def judge(name: str, seed: int, recipe: str, hypotheses: FiniteSet, fresh: Finit
         },
         "multipliers": None if recourse.multipliers_ is None else _short(recourse.multipliers_.values.tolist()),
         "efforts": {
-            effort: _efforts(own, main, effort) for effort in ("single", "refined") if _directions(main, effort)
+            label: _efforts(own, main, effort) for effort, label in EFFORTS.items() if effort in main.directions
         },
         "promises": {
             f"{survival}/{reliability}": _promised(judged[survival], recourse, survival, reliability)
@@ -98,11 +101,7 @@ def judge(name: str, seed: int, recipe: str, hypotheses: FiniteSet, fresh: Finit
     }
 
 
-def _directions(calibration: Calibration, effort: str) -> Any:
-    return calibration.refined if effort == "refined" else calibration.directions
-
-
-def _efforts(own: Calibration, judged: Calibration, effort: str) -> list[dict[str, Any]]:
+def _efforts(own: Calibration, judged: Calibration, effort: Effort) -> list[dict[str, Any]]:
     """By target: what calibration models and fresh models accept at each margin."""
     return [
         {
@@ -111,7 +110,7 @@ def _efforts(own: Calibration, judged: Calibration, effort: str) -> list[dict[st
             "own": _table(mine.table),
             "fresh": _table(theirs.table),
         }
-        for mine, theirs in zip(_directions(own, effort), _directions(judged, effort), strict=True)
+        for mine, theirs in zip(own.of_effort(effort), judged.of_effort(effort), strict=True)
     ]
 
 
@@ -130,7 +129,7 @@ def _promised(judged: Calibration, recourse: AVCG, survival: float, reliability:
     """By effort and target: whether a promise is made, and the share of answers that each fresh model accepts."""
     decided = recourse.calibrate(survival=survival, reliability=reliability).calibration_
     return {
-        effort: [
+        label: [
             {
                 "target": str(mine.target),
                 "made": mine.verdict.made,
@@ -141,10 +140,10 @@ def _promised(judged: Calibration, recourse: AVCG, survival: float, reliability:
                 "accepted": theirs.table.accepted[mine.verdict.position].tolist(),
                 "distance": float(theirs.table.distance[mine.verdict.position]),
             }
-            for mine, theirs in zip(_directions(decided, effort), _directions(judged, effort), strict=True)
+            for mine, theirs in zip(decided.of_effort(effort), judged.of_effort(effort), strict=True)
         ]
-        for effort in ("single", "refined")
-        if _directions(judged, effort)
+        for effort, label in EFFORTS.items()
+        if effort in judged.directions
     }
 
 
@@ -167,7 +166,7 @@ def given(name: str, seed: int) -> dict[str, Any]:
         ]
         hypotheses = from_models(networks, rows.X, deployed=networks[0])
         recourse = AVCG(hypotheses, random_state=seed).fit(rows.X, rows.y)
-    made = [direction.verdict.made for direction in recourse.calibration_.directions]
+    made = [direction.verdict.made for direction in recourse.calibration_.of_effort()]
     return {"dataset": name, "seed": seed, "made": made, "sentence": str(recourse.calibration_)}
 
 

@@ -27,8 +27,8 @@ from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.files import write_whole
 from avcg.hypotheses.finite import FiniteSet
-from avcg.method.query import QueryOptions
-from avcg.space.encoding import Codes
+from avcg.method.query import Effort, QueryOptions
+from avcg.method.refine import Refiner
 
 MARGINS, ROWS, FIRST = (0.0, 1.0, 2.0), 4000, 1997
 
@@ -40,11 +40,10 @@ class TakenBack(RobustNeighbour):
 
     def query(self, X: Any, target: Any, options: QueryOptions) -> Counterfactuals:
         """Answers from which changes are taken back; see `Explainer.query`."""
-        return super().query(X, target, replace(options, refine=True))
+        return super().query(X, target, replace(options, effort="thorough"))
 
-    @property
-    def _refined_margins(self) -> Codes:
-        return np.full(len(self.classes_), self.margin, np.float32)
+    def _refiner(self, effort: Effort) -> Refiner:
+        return replace(super()._refiner(effort), margin=np.full(len(self.classes_), self.margin, np.float32))
 
 
 def taken_back(margin: float, hypotheses: FiniteSet, X: Any, y: NDArray[Any]) -> Explainer:

@@ -81,7 +81,7 @@ class Odd:
         self.schema, self.encoding, self.classes = engine.schema, engine.encoding, engine.classes
         self.feasible, self.assumption = engine.feasible, engine.assumption
         self.survival, self.confidence, self.statements = engine.survival, engine.confidence, engine.statements
-        self.n_models, self.n_test = engine.n_models, engine.n_test
+        self.n_models, self.n_test, self.typicality = engine.n_models, engine.n_test, engine.typicality
         self.answer = answer
 
 
@@ -90,7 +90,9 @@ def promised_by(engine):
 
     def statements(options=None, *, any_class=False):
         made = [replace(each, made=True, reason="", n_models=19) for each in engine.statements()]
-        calibrated = (options is None or options.is_calibrated) and not (any_class and len(engine.classes) > 2)
+        calibrated = (options is None or options.is_calibrated(engine.typicality)) and not (
+            any_class and len(engine.classes) > 2
+        )
         return made if calibrated else [each.not_for_this_query() for each in made]
 
     return statements

@@ -25,6 +25,7 @@ from avcg.bench.hypotheses import HypothesesSource
 from avcg.bench.problem import Problem
 from avcg.explainers.base import Explainer
 from avcg.io.scorer import Scorer
+from avcg.method.query import Effort
 
 _HERE = Path(__file__).parent
 # What methods of avcg are given, as in benchmarks/recourse.toml.
@@ -199,11 +200,11 @@ def run_script(command: Sequence[str], kind: str, task: Task, threads: int, seco
     return Outcome(placed, asked, report["fit_cpu"], report["cpu"], report["wall"], report["versions"])
 
 
-def _generate(refine: bool = False) -> QueryOptions:
+def _generate(effort: Effort = "standard") -> QueryOptions:
     """Frame to frame, all rows at once, with status and certificate."""
 
     def ask(explainer: Explainer, X: pd.DataFrame, target: Positions) -> pd.DataFrame:
-        found = explainer.generate(X, explainer.classes_[target], refine=refine)
+        found = explainer.generate(X, explainer.classes_[target], effort=effort)
         return found.answers[np.isin(found.statuses, _COVERED)]
 
     return ask
@@ -218,7 +219,7 @@ def _one_by_one(explainer: Explainer, X: pd.DataFrame, target: Positions) -> pd.
 def _by_scorer(scorer: Scorer, X: pd.DataFrame, target: Positions) -> pd.DataFrame:
     """Frame to frame through plain values, as the service answers."""
     rows: list[Any] = X.astype(object).to_dict("records")
-    found = scorer.answer(rows, np.asarray(scorer.classes)[target].tolist())
+    found = scorer.answer(rows, np.asarray(scorer.classes)[target].tolist(), effort="fast")
     answered = [i for i, row in enumerate(found) if row.status in _COVERED]
     return pd.DataFrame([dict(found[i].options[0].row) for i in answered], X.index[answered], columns=X.columns)
 
@@ -247,9 +248,9 @@ def _schut(problem: Problem, _: Stored, __: int) -> Explainer:
 # Two ways to ask the same explainer; the others are compared with the one that is faster.
 OURS = ("AVCG", "AVCG, scorer")
 METHODS: tuple[Own | Peer, ...] = (
-    Own(OURS[0], _load, _generate(), per_row=False),
+    Own(OURS[0], _load, _generate("fast"), per_row=False),
     Own(OURS[1], _open, _by_scorer, per_row=False),
-    Own("AVCG, refined", _load, _generate(refine=True), per_row=False),
+    Own("AVCG, refined", _load, _generate("standard"), per_row=False),
     Own("robust search to 0.7", _search(0.7), _generate()),
     Own("robust search to 0.9", _search(0.9), _generate()),
     Own("robust search to 0.7, one by one", _search(0.7), _one_by_one, most=20),

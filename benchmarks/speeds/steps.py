@@ -156,7 +156,7 @@ def fit(folder: str | None) -> None:
             started = time.perf_counter()
             fitted = AVCG(hypotheses, recipe=recipe, random_state=seed).fit(known.X, known.y)
             seconds = time.perf_counter() - started
-            found = fitted.generate(test.X.iloc[:1000])
+            found = fitted.generate(test.X.iloc[:1000], effort="fast")
             x, wanted = fitted.space_.encode(found.frame), class_positions(found.target, fitted.classes_)
             survival = fitted.deployed_.agreement(judges.predictors, x, wanted).mean()
             print(

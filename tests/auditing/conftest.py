@@ -19,7 +19,7 @@ def recourse():
 
 @pytest.fixture(scope="session")
 def delivered(recourse):
-    return recourse.generate(denied(), target=1, refine=True)
+    return recourse.generate(denied(), target=1, effort="thorough")
 
 
 @pytest.fixture(scope="session")

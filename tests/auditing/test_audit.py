@@ -251,7 +251,7 @@ class TestFeasibility:
         frozen = SCHEMA.freeze("income", "months", "owns")
         narrow = NearestUnlike(recourse.hypotheses, frozen).fit(SPRING.X)
         table = feasibility(narrow, SPRING.X, target=1, by="rating")
-        answers = narrow.generate(SPRING.X, target=1, refine=True)
+        answers = narrow.generate(SPRING.X, target=1, effort="thorough")
         for label, line in table.iterrows():
             mine = [
                 status

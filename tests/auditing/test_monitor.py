@@ -86,15 +86,15 @@ class TestModels:
             for k in range(2)
         ]
         reference = [
-            sum(each.table.accepted[:, k].sum() for each in own.calibration_.directions)
-            / sum(each.table.answered.sum() for each in own.calibration_.directions)
+            sum(each.table.accepted[:, k].sum() for each in own.calibration_.of_effort())
+            / sum(each.table.answered.sum() for each in own.calibration_.of_effort())
             for k in range(19)
         ]
         found = judged(later).frame
         expected = [(1 + sum(value <= share for value in reference)) / 20 for share in shares]
         assert found["p_value"].tolist() == pytest.approx(expected)
         accepted = answered = 0
-        for each, chosen in zip(directions, own.calibration_.directions, strict=True):
+        for each, chosen in zip(directions, own.calibration_.of_effort(), strict=True):
             accepted += each.table.accepted[chosen.verdict.position]
             answered += each.table.answered[chosen.verdict.position]
         assert found["survival"].tolist() == pytest.approx((accepted / answered).tolist())

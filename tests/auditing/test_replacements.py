@@ -83,7 +83,7 @@ class TestReplacements:
     def test_polars(self, recourse, delivered, found):
         names = {"rating": pl.Enum(["poor", "fair", "good"])}
         rows = pl.from_pandas(denied().astype({"rating": str}), schema_overrides=names)
-        answers = recourse.generate(rows, target=1, refine=True)
+        answers = recourse.generate(rows, target=1, effort="thorough")
         result = audit(answers, autumn_model(), recourse=recourse)
         assert result.frame["verdict"].tolist() == found.frame["verdict"].tolist()
         assert isinstance(result.replacements.answers, pl.DataFrame)
@@ -118,7 +118,7 @@ class TestReplacements:
             return BlackBox(lambda r: (r["years"] + r["pay"] / 10 >= least) * 1.0, X, schema=schema)
 
         recourse = RobustNeighbour(PointMass(rule(8.5))).fit(X)
-        delivered = recourse.generate(X[X["years"] + X["pay"] / 10 < 8], target=1, refine=True)
+        delivered = recourse.generate(X[X["years"] + X["pay"] / 10 < 8], target=1, effort="thorough")
         result = audit(delivered, rule(9.0), recourse=recourse)
         frame = result.frame[result.frame["verdict"] == "lost"]
         assert frame["keeps_advice"].any()

@@ -155,7 +155,8 @@ class TestMistakes:
             ({"min_prob": 1.5}, r"The 'min_prob' of a query must be in \(0, 1\)"),
             ({"max_changes": 0}, "The 'max_changes' of a query"),
             ({"seed": -1}, "The 'seed' of a query"),
-            ({"refine": 3}, "The 'refine' of a query"),
+            ({"effort": 3}, "The 'effort' of a query"),
+            ({"typicality": 2}, "The 'typicality' of a query"),
         ],
     )
     def test_wishes_that_cannot_be_meant(self, settings, says):

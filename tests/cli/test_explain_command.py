@@ -227,10 +227,27 @@ class TestRequests:
         assert (frame["probability"][frame["status"] == "ok"] >= 0.9).all()
         assert len(frame) > len(self.asked())  # some are decided for, but not as surely
 
-    def test_refined(self):
-        plain, closer = self.asked(), self.asked("--refine")
-        both = (plain["status"] == "ok") & (closer["status"] == "ok")
-        assert closer["distance"][both].mean() < plain["distance"][both].mean()
+    def test_how_thorough(self):
+        fast, usual, standard, thorough = (
+            self.asked(*options)
+            for options in (("--effort", "fast"), (), ("--effort", "standard"), ("--effort", "thorough"))
+        )
+        pd.testing.assert_frame_equal(usual, standard)
+        both = (fast["status"] == "ok") & (standard["status"] == "ok") & (thorough["status"] == "ok")
+        assert standard["distance"][both].mean() < fast["distance"][both].mean()
+        assert thorough["distance"][both].mean() <= standard["distance"][both].mean()
+
+    @pytest.mark.parametrize(
+        ("options", "says"),
+        [
+            (("--effort", "great"), "--effort must be fast, standard or thorough. Got 'great' instead."),
+            (("--typicality", "1.5"), "--typicality must be in [0, 1]. Got 1.5 instead."),
+        ],
+    )
+    def test_no_such_effort_or_typicality(self, options, says):
+        done = run("explain", "art", "rows.csv", *options)
+        assert done.code == 2
+        assert says in done.err
 
     def test_the_other_outcome(self):
         frame = self.asked("--target", "no")

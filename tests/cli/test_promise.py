@@ -98,10 +98,16 @@ class TestOnePromise:
         assert "it was calibrated for single answers to queries without restrictions." in shown
         assert "1 in 10 chance" not in shown
 
-    def test_refined_answers_have_their_own(self):
-        explainer = avcg.load("made")
-        refined = explainer.calibration_.statements(refined=True)["yes"]
-        assert str(refined) in words(run("explain", "made", "rows.csv", "--refine").out)
+    @pytest.mark.parametrize("effort", ["fast", "standard", "thorough"])
+    def test_each_effort_has_its_own(self, effort):
+        statement = avcg.load("made").calibration_.statements(effort)["yes"]
+        assert str(statement) in words(run("explain", "made", "rows.csv", "--effort", effort).out)
+
+    def test_another_typicality_than_it_was_calibrated_for(self):
+        shown = words(run("explain", "made", "rows.csv", "--typicality", "0.5").out)
+        assert "it was calibrated for single answers to queries without restrictions." in shown
+        usual = words(run("explain", "made", "rows.csv", "--typicality", "0").out)
+        assert "it was calibrated for single answers" not in usual
 
     @pytest.mark.parametrize(
         ("options", "says"),

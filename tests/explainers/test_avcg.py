@@ -87,7 +87,9 @@ class TestDiagnostics:
                 assert direction.verdict.made == kept.any()
                 if kept.any():
                     assert direction.margin == pytest.approx(kept.index[kept.argmax()])
-        assert sum(direction.table.n_rows for direction in found.directions["fast"]) == 80  # 15 % of the rows, and 30 a class
+        assert (
+            sum(direction.table.n_rows for direction in found.directions["fast"]) == 80
+        )  # 15 % of the rows, and 30 a class
 
 
 class TestCalibratingAgain:
@@ -240,7 +242,9 @@ class TestNothingToDo:
     def test_rows_that_have_the_target_can_be_refined(self):
         granted = TOY.X[loan_model().predict(TOY.X) == loan_model().classes_[1]].head(3)
         found = (
-            NearestUnlike(loan_retrains()).fit(TOY.X, TOY.y).generate(granted, loan_model().classes_[1], effort="thorough")
+            NearestUnlike(loan_retrains())
+            .fit(TOY.X, TOY.y)
+            .generate(granted, loan_model().classes_[1], effort="thorough")
         )
         assert (found.statuses == "already_target").all()
         pd.testing.assert_frame_equal(found.frame, granted)

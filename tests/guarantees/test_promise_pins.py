@@ -149,7 +149,7 @@ class TestExpected:
 class TestDirections:
     def calibration(self, *tables, n_models=9, countable=True):
         directions = tuple(Direction(label, table, OPEN) for label, table in enumerate(tables))
-        return Calibration(HALF, directions, (), n_models, countable)
+        return Calibration(HALF, {"fast": directions}, n_models, countable)
 
     def test_each_target_has_a_margin_of_its_own(self):
         decided = self.calibration(by_model("###", "###", "###"), by_model("..#", "..#", "..#")).with_promise(HALF)
@@ -159,17 +159,17 @@ class TestDirections:
     def test_one_with_too_few_rows_takes_no_less_than_the_others_need(self):
         few = by_model("###", "###", "###", n=1)
         decided = self.calibration(few, by_model(".##", ".##", ".##")).with_promise(replace(HALF, survival=0.8))
-        assert [each.verdict.reason for each in decided.directions] == ["rows", ""]
+        assert [each.verdict.reason for each in decided.of_effort()] == ["rows", ""]
         assert decided.margins().tolist() == [1.0, 1.0]
         assert not decided.made
 
     def test_where_all_have_too_few_rows_no_more_margin_is_taken_than_brings_them_closest(self):
         few = by_model("###", "###", "###", n=1)
         decided = self.calibration(few, few).with_promise(replace(HALF, survival=0.8))
-        assert [each.verdict.reason for each in decided.directions] == ["rows", "rows"]
+        assert [each.verdict.reason for each in decided.of_effort()] == ["rows", "rows"]
         assert decided.margins().tolist() == [0.0, 0.0]
 
     @pytest.mark.parametrize(("settings", "reason"), [({"n_models": 0}, "models"), ({"countable": False}, "weights")])
     def test_models_that_do_not_count_promise_nothing(self, settings, reason):
-        (direction,) = self.calibration(by_model("###", "###", "###"), **settings).with_promise(HALF).directions
+        (direction,) = self.calibration(by_model("###", "###", "###"), **settings).with_promise(HALF).of_effort()
         assert (direction.verdict.made, direction.verdict.reason) == (False, reason)

@@ -11,7 +11,7 @@ from sklearn.preprocessing import OneHotEncoder, PolynomialFeatures, StandardSca
 from sklearn.tree import DecisionTreeClassifier
 from strategies import complaints
 
-from avcg import AVCG, BlackBox, Classifier, Refinement, from_models, retrains
+from avcg import AVCG, BlackBox, Classifier, from_models, retrains
 from avcg.baselines.nearest import RobustNeighbour
 from avcg.hypotheses import retrains as retraining
 from avcg.hypotheses.black_box import BlackBoxPredictors
@@ -99,8 +99,8 @@ class TestModelsTrainedAgain:
         tree = boosted("tree").fit(TOY.X, Y)
         today = explainer.judged_by(from_models([tree], TOY.X, deployed=tree, space=explainer.space_))
         denied = TOY.X[tree.predict(TOY.X) == 0].head(30)
-        for refine in (False, Refinement(steps=2)):
-            delivered = today.generate(denied, refine=refine)
+        for effort in ("fast", "thorough"):
+            delivered = today.generate(denied, effort=effort)
             assert delivered.certificate is None
             assert ((tree.predict(delivered.frame) == 1) == (delivered.status == "ok")).all()
             assert complaints(TOY.schema, TOY.X, denied, delivered.frame) == []

@@ -30,7 +30,7 @@ from stored_explainers import (
 )
 
 import avcg
-from avcg import AVCG, BlackBox, FiniteSet, PointMass, Refinement, audit, from_models, retrains
+from avcg import AVCG, BlackBox, FiniteSet, PointMass, audit, from_models, retrains
 from avcg.errors import ArtifactError, SettingError
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import OnDevice, Opaque
@@ -48,9 +48,9 @@ def requests(kind):
     if kind == "pictures":
         return [{}, {"n": 2, "vary": np.eye(6, dtype=bool)}]
     if kind not in ("retrains", "xgboost", "dropout at a threshold"):
-        return [{}, {"n": 2, "refine": True}] if kind not in HANDED_BACK else [{"n": 2}]
+        return [{}, {"n": 2, "effort": "thorough"}] if kind not in HANDED_BACK else [{"n": 2}]
     limits = {"vary": ["income", "housing"], "ranges": {"income": (20, 60)}, "max_changes": 1}
-    return [{}, {"n": 3}, {"refine": True}, limits, {**limits, "min_prob": 0.6}]
+    return [{}, {"n": 3}, {"effort": "fast"}, {"effort": "thorough"}, limits, {**limits, "min_prob": 0.6}]
 
 
 NO_PICKLE = (
@@ -160,8 +160,8 @@ class TestALoadedExplainer:
         loaded = avcg.load(stored(kind)[0])
         few = {"steps": 1, "n_latents": 2}
         assert loaded.amortization_gap(rows, **few).equals(explainer.amortization_gap(rows, **few))
-        deep = Refinement(steps=1)
-        assert loaded.generate(rows, refine=deep).to_json() == explainer.generate(rows, refine=deep).to_json()
+        deep = {"effort": "thorough"}
+        assert loaded.generate(rows, **deep).to_json() == explainer.generate(rows, **deep).to_json()
 
     def test_says_which_function_of_ones_own_it_lacks(self, stored, tmp_path):
         _, rows = made("functions of one's own")

@@ -118,6 +118,9 @@ class TestSameAsTheExplainer:
             {"ranges": {"income": (30, 70), "housing": ["own", "rent"]}},
             {"min_prob": 0.9},
             {"max_changes": 1},
+            {"effort": "fast"},
+            {"effort": "thorough", "n": 2},
+            {"typicality": 0.5},
             {"vary": ["months"], "max_changes": 1, "min_prob": 0.99},
         ],
         ids=str,
@@ -392,6 +395,8 @@ class TestRefusals:
             ({"vary": ["salary"]}, SchemaError, "salary"),
             ({"ranges": {"income": (9, 1)}}, SchemaError, "income"),
             ({"max_changes": -1}, SchemaError, "at_most"),
+            ({"effort": "great"}, SettingError, "'effort'"),
+            ({"typicality": 2}, SettingError, "'typicality'"),
         ],
     )
     def test_requests_that_cannot_be_meant(self, saved, request_, error, words):

@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[1] / "data"
 STORED, ANSWERS = DATA / f"artifact-v{VERSION}", DATA / f"artifact-v{VERSION}-answers.json"
 ANSWERS_FILE = DATA / "answers-v2.json"
 LIMITS = {"vary": ["income", "housing"], "ranges": {"income": [20, 60]}, "max_changes": 1}
-QUERIES = [{}, {"n": 3}, {"refine": True}, LIMITS]
+QUERIES = [{}, {"n": 3}, {"effort": "fast"}, {"effort": "thorough"}, LIMITS]
 
 
 def write():
@@ -78,7 +78,7 @@ def test_the_first_version_is_refused_and_what_to_do_is_said():
 class TestAnOlderVersion:
     """Everything that reads a stored explainer refuses an older one with the same sentence."""
 
-    SAYS = "old has format version 1; this avcg reads version 2. Fit the explainer again and save it."
+    SAYS = "old has format version 2; this avcg reads version 3. Fit the explainer again and save it."
 
     @pytest.fixture
     def old(self, tmp_path):

@@ -333,13 +333,14 @@ class TestAsking:
         assert found["columns"].sum() > 5
         assert found["Div"].isna().all()
 
-    def test_refined_answers_are_nearer_and_change_less(self, mean):
-        first, refined = (
-            measure(bare(), mean, rows().head(8), TARGET[:8], QueryOptions(refine=refine)) for refine in (False, True)
+    def test_thorough_answers_are_nearer_and_change_less(self, mean):
+        first, thorough = (
+            measure(bare(), mean, rows().head(8), TARGET[:8], QueryOptions(effort=effort))
+            for effort in ("fast", "thorough")
         )
-        assert (refined["L1"] < first["L1"]).all()
-        assert (refined["columns"] <= first["columns"]).all()
-        assert (refined["valid"] == 1).all()
+        assert (thorough["L1"] < first["L1"]).all()
+        assert (thorough["columns"] <= first["columns"]).all()
+        assert (thorough["valid"] == 1).all()
 
 
 class TestReadings:

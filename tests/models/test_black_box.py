@@ -180,7 +180,7 @@ class TestEveryKindOfModel:
         assert (one.n_asked, two.n_asked) == (9, 14)
         assert both.boxes == OnDevice(Joined([both]), "cpu").boxes == {one, two}
         fitted(AVCG(PointMass(one), recipe=replace(SHORT, steps=20, layers=(8,))), NUMBERS).generate(
-            NUMBERS.head(5), refine=True
+            NUMBERS.head(5), effort="thorough"
         )
         assert one.n_asked + two.n_asked == sum(seen)
         copies = from_models([one, two], NUMBERS)

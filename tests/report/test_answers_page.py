@@ -235,7 +235,7 @@ class TestNumbers:
         assert "A promise is made for none of 2 targets." in words
         for (effort, target), lines in found.frontier.groupby(level=["effort", "target"], sort=False):
             assert f"Answers that aim at {target}" in words
-            direction = found.of_effort(refined=effort == "refined")[target]
+            direction = found.of_effort(effort)[target]
             for line in lines[lines["answered"] > 0].to_dict("records"):
                 assert f"distance {figure(line['distance'])}: {100 * line['survival']:.1f} %" in words
             chosen = lines.loc[effort, target, direction.margin]
@@ -243,24 +243,25 @@ class TestNumbers:
             assert f"{effort}, no promise {direction.statement(found.promise, found.n_models)} Margin" in words
             assert at in words
         drawn = Counter(value for tag, name, value in page.attributes if name == "class")
-        for effort, directions in (("single", found.directions), ("refined", found.refined)):
+        for effort, directions in found.directions.items():
             assert drawn[f"mark {effort}"] == sum(int((each.table.answered > 0).sum()) for each in directions)
             assert drawn[f"joined {effort}"] == 2
-        assert drawn["ring"] == 4
+        assert drawn["ring"] == 6
         marks = {(tag, value) for tag, name, value in page.attributes if str(value).startswith("mark")}
-        assert marks == {("circle", "mark single"), ("rect", "mark refined")}  # told apart without colours
+        # Told apart without colours.
+        assert marks == {("circle", "mark fast"), ("rect", "mark standard"), ("polygon", "mark thorough")}
 
     def test_a_knob_that_does_nothing_is_called_so(self, answers, recourse):
         calibration = recourse.calibration_
         words = Page.of(render(answers, recourse)).text("frontier")
-        for direction in (*calibration.directions, *calibration.refined):
+        for direction in sum(calibration.directions.values(), ()):
             survival = direction.table.survival[direction.table.answered > 0]
             rises = survival.max() - survival[0] >= 0.0005
             low, high = percent(survival[0], 1), percent(survival.max(), 1)
             assert (f"raises survival from {low} to {high}" if rises else f"Survival is {low} at the smallest") in words
-        table = calibration.directions[0].table
+        table = calibration.of_effort("fast")[0].table
         flat = replace(table, accepted=np.full_like(table.accepted, 3), answered=np.full_like(table.answered, 4))
-        dead = replace(calibration, directions=(replace(calibration.directions[0], table=flat),), refined=())
+        dead = replace(calibration, directions={"fast": (replace(calibration.of_effort("fast")[0], table=flat),)})
         words = Page.of(render(answers, replace_attribute(recourse, "calibration_", dead))).text("frontier")
         assert "Survival is 75.0 % at the smallest margin, and a larger one does not raise it." in words
 
@@ -360,20 +361,20 @@ class TestSections:
         """Made for one target and not for the other, since no answer to any calibration row reaches that one."""
         with pytest.warns(PromiseWarning, match="No promise for the target 0"):
             calibration = recourse.calibrate(survival=0.5, reliability=0.8).calibration_
-        first, second = calibration.directions
+        first, second = calibration.of_effort("fast")
         table = first.table
         nobody = replace(
             table, **{name: np.zeros_like(getattr(table, name)) for name in ("answered", "accepted", "ever_refused")}
         )
-        mixed = replace(calibration, directions=(replace(first, table=nobody), second), refined=())
+        mixed = replace(calibration, directions={"fast": (replace(first, table=nobody), second)})
         mixed = mixed.with_promise(mixed.promise)
         assert str(mixed).startswith("No promise for the target 0 that")
         assert "For the target 1: at most a 1 in 5 chance that" in str(mixed)
         page = Page.of(render(answers, replace_attribute(recourse, "calibration_", mixed)))
         words = page.text("frontier")
         assert "A promise is made for 1 of 2 targets." in words
-        assert f"single, promised {second.statement(mixed.promise, 7)} Margin" in words
-        assert "single, no promise No promise for the target 0 that" in words
+        assert f"fast, promised {second.statement(mixed.promise, 7)} Margin" in words
+        assert "fast, no promise No promise for the target 0 that" in words
         assert "No answer to any row." in words
         assert Counter(page.tags)["desc"] == 6 + 1
 
