@@ -125,7 +125,7 @@ def vae_terms(
 def _condition(x: Tensor, labels: Tensor) -> Condition:
     """The input of an autoencoder: (B, *event) rows and (B,) class positions."""
     zeros = x.new_zeros(len(x))  # a "latent" decoder reads neither constraints nor margins
-    return Condition(x, labels, zeros, zeros)
+    return Condition(x, labels, zeros, zeros, zeros)
 
 
 class CFVAE(Explainer):

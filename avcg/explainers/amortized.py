@@ -95,8 +95,9 @@ class Amortized(Explainer):
         parts: list[NDArray[Any]] = [query.x, query.target, features]
         if margin.ndim > 1:
             parts = [np.tile(part, (len(margin), *[1] * (part.ndim - 1))) for part in parts]
+        typicality = np.full(margin.size, query.typicality, np.float32)
         device = self._torch_device()
-        return Condition(*(torch.from_numpy(part).to(device) for part in (*parts, margin.ravel())))
+        return Condition(*(torch.from_numpy(part).to(device) for part in (*parts, margin.ravel(), typicality)))
 
     @torch.no_grad()
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
@@ -138,7 +139,7 @@ class Amortized(Explainer):
                 temperature=temperature, distance=recipe.distance, expected_share=recipe.expected_share,
                 plausibility=reference, min_separation=recipe.min_separation,
             )  # fmt: skip
-            return terms.total(recipe.weights)
+            return terms.total(recipe.weights, condition.typicality)
 
         return score
 

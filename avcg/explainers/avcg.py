@@ -399,8 +399,8 @@ class AVCG(Amortized):
     def to_onnx(self, path: str | Path) -> None:
         """Write the generator as one ONNX graph for any number of rows, after comparing its output with this one's.
 
-        It reads encoded rows ``x``, class positions ``target``, log-odds ``margin``, ``noise`` (zeros: the posterior
-        mean) and what may change (``low``, ``high``, ``no_fall``, ``no_rise``, ``may_enter``, ``cap``, as
+        It reads encoded rows ``x``, class positions ``target``, log-odds ``margin``, ``typicality``, ``noise`` (zeros:
+        the posterior mean) and what may change (``low``, ``high``, ``no_fall``, ``no_rise``, ``may_enter``, ``cap``, as
         `TableCodes.coded` gives them). It writes ``answer``: codes within their limits, still to be rounded by
         `TabularSpace.project`.
 

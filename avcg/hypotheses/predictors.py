@@ -175,6 +175,7 @@ class Stacked(Predictors):
         self.weights = normalised(weights, count)
         self._plan: Plan | None = plan_of(self.network)
         self._in_dtype: dict[torch.dtype, nn.Module] = {}
+        self._converted: dict[torch.dtype, dict[str, Tensor]] = {}
         self._activations: int | None = None
 
     def log_probs(self, x: Tensor) -> Tensor:
@@ -211,7 +212,7 @@ class Stacked(Predictors):
     def subset(self, chosen: Tensor) -> Stacked:
         """The chosen hypotheses, in the order given."""
         part = copy.copy(self)  # shares the frozen network
-        part.overrides = {name: value[chosen] for name, value in self.overrides.items()}
+        part.overrides, part._converted = {name: value[chosen] for name, value in self.overrides.items()}, {}
         part.weights = of_chosen(self.weights, chosen)
         return part
 
@@ -221,11 +222,11 @@ class Stacked(Predictors):
         moved.network = copy.deepcopy(self.network).to(device)
         moved.overrides = {name: value.to(device) for name, value in self.overrides.items()}
         moved.weights = self.weights.to(device)
-        moved._plan, moved._in_dtype = plan_of(moved.network), {}
+        moved._plan, moved._in_dtype, moved._converted = plan_of(moved.network), {}, {}
         return moved
 
     def _evaluate(self, x: Tensor) -> Tensor:
-        overrides = {n: v.to(x.dtype) if v.is_floating_point() else v for n, v in self.overrides.items()}
+        overrides = self.overrides_in(x.dtype)
         if self._plan is not None and self._runs_in_turn(len(x), x.device):
             logits = self._run_in_turn(self._plan, x, overrides)
         elif self._plan is not None:
@@ -237,6 +238,16 @@ class Stacked(Predictors):
                 "The network has one output, and it must have one logit per class. For a single logit z, return [0, z]."
             )
         return torch.log_softmax(logits, dim=-1)
+
+    def overrides_in(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The overrides with floating-point numbers in a dtype, converted once."""
+        if all(value.dtype == dtype or not value.is_floating_point() for value in self.overrides.values()):
+            return self.overrides
+        if dtype not in self._converted:
+            self._converted[dtype] = {
+                name: value.to(dtype) if value.is_floating_point() else value for name, value in self.overrides.items()
+            }
+        return self._converted[dtype]
 
     def _run_in_turn(self, plan: Plan, x: Tensor, overrides: Mapping[str, Tensor]) -> Tensor:
         """(S, N, C) logits, one hypothesis after the other."""

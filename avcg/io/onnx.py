@@ -53,13 +53,16 @@ class ProposalModule(nn.Module):
         self._relaxation = Relaxation.of(space.encoding, space.feasible, torch.device("cpu"), torch.float32)
         self._limits = tuple(space.codes.coded)
 
-    def forward(self, x: Tensor, target: Tensor, margin: Tensor, noise: Tensor, *limits: Tensor) -> Tensor:
+    def forward(
+        self, x: Tensor, target: Tensor, margin: Tensor, typicality: Tensor, noise: Tensor, *limits: Tensor
+    ) -> Tensor:
         """Feasible candidates (B, D).
 
         Args:
             x: (B, D) encoded rows.
             target: (B,) target classes.
             margin: (B,) margins.
+            typicality: (B,) how typical answers are to be.
             noise: (B, L) latent noise.
             *limits: Arrays of the query, in the order of `TableCodes.coded`.
         """
@@ -69,7 +72,7 @@ class ProposalModule(nn.Module):
         features = margin[:, None]  # a placeholder: a "latent" decoder does not read it
         if self.generator.kind != "latent":
             features = relaxation.constraint_features(x, self.generator.reach)
-        condition = Condition(x, target, features, margin)
+        condition = Condition(x, target, features, margin, typicality)
         proposal = self.generator.propose(condition, noise)
         gates = None if proposal.gates is None else proposal.gates > 0
         return relaxation.relax(proposal.raw, x, gates)
@@ -87,8 +90,8 @@ class JudgeModule(nn.Module):
         self._predictors = predictors
 
     def forward(self, x: Tensor) -> Tensor:
-        """Probabilities (S, N, C) of encoded rows (N, D)."""
-        return _log_probs(self._predictors, x).exp()
+        """Probabilities (S, N, C) of encoded rows (N, D), in float64, as an explainer computes them."""
+        return _log_probs(self._predictors, x.double()).exp()
 
 
 def _log_probs(predictors: Predictors, x: Tensor) -> Tensor:
@@ -98,7 +101,7 @@ def _log_probs(predictors: Predictors, x: Tensor) -> Tensor:
         return log_probs if predictors._order is None else log_probs[predictors._order]
     assert isinstance(predictors, Stacked)
     assert predictors._plan is not None
-    return torch.log_softmax(predictors._plan.run(x, predictors.overrides, len(predictors)), dim=-1)
+    return torch.log_softmax(predictors._plan.run(x, predictors.overrides_in(x.dtype), len(predictors)), dim=-1)
 
 
 def are_networks(predictors: Predictors | None) -> bool:
@@ -131,7 +134,8 @@ def generator_graph(explainer: Amortized) -> bytes:
     rng = torch.Generator().manual_seed(0)
     noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
     requests = space.random_requests(len(x), 0.5, np.random.default_rng(0))
-    inputs = {"x": x, "target": target, "margin": torch.linspace(-1.0, 4.0, len(x)), "noise": noise}
+    margin, typicality = torch.linspace(-1.0, 4.0, len(x)), torch.linspace(0.0, 1.0, len(x))
+    inputs = {"x": x, "target": target, "margin": margin, "typicality": typicality, "noise": noise}
     limits = {name: torch.from_numpy(np.array(value)) for name, value in requests.codes.coded.items()}
     return _export(module, inputs, "candidates", limits)
 

@@ -279,6 +279,7 @@ class Scorer:
         count = len(margin) if margin.ndim > 1 else len(noise)
         feed = {name: _repeated(array, count, rows) for name, array in query.space.coded.items()}
         feed["x"], feed["target"] = _repeated(query.x, count, rows), _repeated(query.target, count, rows)
+        feed["typicality"] = np.full(count * rows, query.typicality, np.float32)
         feed["margin"] = margin.ravel() if margin.ndim > 1 else _repeated(margin, count, rows)
         feed["noise"] = np.repeat(noise, count * rows // len(noise), axis=0)
         (proposed,) = self._generator.run(["candidates"], feed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import fields
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,8 @@ from avcg.method.generator import Condition, Generator
 from avcg.method.objective import Distance, Draws, Weights, objective
 from avcg.method.risk import Hinge, Risk
 from avcg.space.base import Space
+
+_PARTS = len(fields(Condition))
 
 
 class GraphedLoss:
@@ -63,8 +66,7 @@ class GraphedLoss:
             overrides = predictors.overrides
         if not condition.x.is_cuda:
             return self.computed(condition, latent, predictors)
-        x, target, features, margin = condition.x, condition.target, condition.constraint_features, condition.margin
-        inputs = (x, target, features, margin, latent, *overrides.values())
+        inputs = (*(getattr(condition, part.name) for part in fields(condition)), latent, *overrides.values())
         if self._replay is None:
             self._replay = _Recorded(self, predictors, tuple(overrides), inputs)
         if not self._replay.fits(inputs):  # the last batch of an epoch may be shorter
@@ -107,11 +109,10 @@ class _Recorded(nn.Module):
         """Whether tensors have the captured shapes."""
         return [tensor.shape for tensor in inputs] == self._shapes
 
-    def forward(
-        self, x: Tensor, target: Tensor, constraint_features: Tensor, margin: Tensor, latent: Tensor, *overrides: Tensor
-    ) -> Tensor:
+    def forward(self, *inputs: Tensor) -> Tensor:
+        condition, (latent, *overrides) = Condition(*inputs[:_PARTS]), inputs[_PARTS:]
         predictors = self._predictors
         if overrides:
             predictors = copy.copy(predictors)
             predictors.overrides = dict(zip(self._names, overrides, strict=True))  # type: ignore[attr-defined]
-        return self._loss.computed(Condition(x, target, constraint_features, margin), latent, predictors)
+        return self._loss.computed(condition, latent, predictors)

@@ -56,12 +56,14 @@ class Condition:
         target: (B,) positions of the target classes.
         constraint_features: (B, ...) what each row may change, by `Space.constraint_features`.
         margin: (B,) log-odds of the target to reach.
+        typicality: (B,) how typical answers are to be, from 0, the nearest, to 1, like the people who were accepted.
     """
 
     x: Tensor
     target: Tensor
     constraint_features: Tensor
     margin: Tensor
+    typicality: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,8 +122,8 @@ class Generator(nn.Module):
         self.anchor: Tensor
         self.register_buffer("anchor", torch.where(space.is_logit, stay_log_odds, 1.0))
         n_features = 0
-        if decoder != "latent":  # the constraint features, and the margin
-            n_features = space.constraint_features(torch.zeros(1, *space.event_shape), reach).shape[1] + 1
+        if decoder != "latent":  # the constraint features, the margin and the typicality
+            n_features = space.constraint_features(torch.zeros(1, *space.event_shape), reach).shape[1] + 2
         if len(self.event_shape) == 3:
             self.encoder, self.decoder = self._convolutions(n_features, encoder, layers, rng)
         else:
@@ -206,7 +208,7 @@ class Generator(nn.Module):
         x = condition.x
         parts = [F.one_hot(condition.target, self.n_classes).to(x.dtype)]
         if self.kind != "latent":
-            parts += [self.margin_scale * condition.margin.to(x.dtype)[:, None]]
+            parts += [self.margin_scale * condition.margin.to(x.dtype)[:, None], condition.typicality.to(x.dtype)[:, None]]
         if x.dim() == 4:
             parts = [part[..., None, None].expand(*part.shape, *x.shape[2:]) for part in parts]
         features = [] if self.kind == "latent" else [condition.constraint_features.to(x.dtype)]

@@ -40,9 +40,20 @@ class Terms:
     plausibility: Tensor
     sameness: Tensor
 
-    def total(self, weights: Weights) -> Tensor:
-        """(B,) the weighted sum of all terms."""
-        return torch.stack([getattr(weights, term.name) * getattr(self, term.name) for term in fields(self)]).sum(dim=0)
+    def total(self, weights: Weights, typicality: Tensor | None = None) -> Tensor:
+        """(B,) the weighted sum of all terms.
+
+        Args:
+            weights: The weight of each term.
+            typicality: (B,) t in [0, 1] by which the terms of cost are weighed against plausibility, as 2 (1 - t) and
+                2 t; None: they have the weights alone.
+        """
+        parts = [getattr(weights, term.name) * getattr(self, term.name) for term in fields(self)]
+        if typicality is not None and weights.plausibility:
+            shares = {"proximity": 1.0 - typicality, "changes": 1.0 - typicality, "plausibility": typicality}
+            names = [term.name for term in fields(self)]
+            parts = [2.0 * shares[name] * part if name in shares else part for name, part in zip(names, parts, strict=True)]
+        return torch.stack(parts).sum(dim=0)
 
 
 @dataclass(frozen=True)

@@ -164,11 +164,12 @@ class Recipe:
 
     def scaled_to(self, space: Space) -> Self:
         """This recipe with its weights scaled to a space: each of many columns, or pixels, says less."""
-        scale = self.usual_columns / space.n_features
-        weights = self.weights
-        scaled = replace(weights, changes=scale * weights.changes, plausibility=scale * weights.plausibility)
-        if space.averages_distance and self.distance is None:
-            scaled = replace(scaled, proximity=self.usual_columns * weights.proximity)
+        scale, weights = self.usual_columns / space.n_features, self.weights
+        scaled = replace(weights, changes=scale * weights.changes)
+        if space.averages_distance:
+            scaled = replace(scaled, plausibility=scale * weights.plausibility)
+            if self.distance is None:
+                scaled = replace(scaled, proximity=self.usual_columns * weights.proximity)
         return replace(self, weights=scaled)
 
     def build_generator(
@@ -385,7 +386,7 @@ class GeneratorLoss:
         )
         ramp = min(1.0, recipe.warm_up_start + progress / recipe.warm_up) if recipe.warm_up else 1.0
         if self.multipliers is None:
-            return terms.total(replace(recipe.weights, nll=ramp * recipe.weights.nll)).mean()
+            return terms.total(replace(recipe.weights, nll=ramp * recipe.weights.nll), condition.typicality).mean()
         return self._constrained(terms, condition, ramp).mean()
 
     def _constrained(self, terms: Terms, condition: Condition, ramp: float) -> Tensor:
@@ -400,7 +401,7 @@ class GeneratorLoss:
             unrestricted = self.space.constraint_features(condition.x, self.recipe.reach)
             free = (condition.constraint_features == unrestricted).flatten(1).all(dim=1)
             self.multipliers.update(level[free], terms.nll.detach()[free])
-        return terms.total(replace(self.recipe.weights, nll=0.0)) + weights * terms.nll
+        return terms.total(replace(self.recipe.weights, nll=0.0), condition.typicality) + weights * terms.nll
 
     def _rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """(B, *event) factuals and their (B,) decisions; if there are few training rows, some are crossings of two."""
@@ -414,12 +415,13 @@ class GeneratorLoss:
         return x, self.deployed.decide(self.deployed.probabilities(x))
 
     def _condition(self, x: Tensor, current: Tensor, space: Space) -> Condition:
-        """The generator's input for B factuals with (B,) decisions: a random target and margin for each."""
+        """The generator's input for B factuals with (B,) decisions: a random target, margin and typicality for each."""
         low, high = self.recipe.margins
         target = draw_targets(current, self.generator.n_classes, self.recipe.targets, self.rng)
         margin = low + (high - low) * torch.rand(len(x), generator=self.rng).to(x.device)
+        typicality = torch.rand(len(x), generator=self.rng).to(x.device)
         features = space.constraint_features(x, self.recipe.reach)
-        return Condition(x, target, features, self.deployed.log_odds(target) + margin)
+        return Condition(x, target, features, self.deployed.log_odds(target) + margin, typicality)
 
     def _hard(self, progress: float) -> float:
         """The scale of the noise in gates and categories."""
