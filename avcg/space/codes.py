@@ -30,6 +30,8 @@ from avcg.space.project import (
     violations,
 )
 
+_COARSE = 2**24  # steps from which on float32 is no finer than the steps
+
 
 class CodeSpace(Protocol):
     """Encoded rows under constraints: B rows, K candidates a row, ``*event`` one encoded row, all float32 arrays."""
@@ -101,8 +103,9 @@ class TableCodes:
         wanted = raw.copy() if gates is None else gated(self.encoding, raw, x, gates)
         current, low, high = self._interval(x)
         numbers = np.minimum(np.maximum(wanted[..., self.encoding.number_at], low), high)
-        inside = (numbers > low) & (numbers < high) & (numbers != current)
-        rounded = np.rint(numbers / np.float32(quantum)) * np.float32(quantum)
+        step, coarse = np.float32(quantum), np.float32(quantum * _COARSE)
+        inside = (numbers > low) & (numbers < high) & (numbers != current) & (np.abs(numbers) < coarse)
+        rounded = np.rint(np.clip(numbers, -coarse, coarse) / step) * step
         wanted[..., self.encoding.number_at] = np.where(inside, rounded, numbers)
         return self.project(wanted, x)
 
