@@ -279,7 +279,10 @@ class AVCG(Amortized):
         rows = self.calibration_query_ if query is None else query
         if query is None and effort != "fast":
             rows = rows.take(first_of_each(rows.target, self.recipe_.calibration.refine_rows))
-        answer, labels = partial(self._answer_at, replace(rows, effort=effort, typicality=self.typicality)), self.classes_.tolist()
+        answer, labels = (
+            partial(self._answer_at, replace(rows, effort=effort, typicality=self.typicality)),
+            self.classes_.tolist(),
+        )
         return judge_margins(self._ladder(effort), answer, rows, self.deployed_, models, labels)
 
     def _answer_at(self, query: Query, margin: float) -> Codes:

@@ -337,7 +337,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """
         answers = self.acceptance.best(query, self._candidates(in_torch(query)).cpu().numpy())
         if query.effort == "thorough":
-            margin = (self.deployed_.rule.log_odds(query.target) + self._choices.search.refined_margin).astype(np.float32)
+            margin = (self.deployed_.rule.log_odds(query.target) + self._choices.search.refined_margin).astype(
+                np.float32
+            )
             refiner, steps = Refiner(self.acceptance), self._choices.search.steps
             closer = np.stack([refiner.refined(query, answer, margin, steps) for answer in answers])
             first = (closer[:, None] == closer[None]).reshape(*[len(answers)] * 2, len(query.x), -1).all(axis=-1)

@@ -235,9 +235,13 @@ def _at_one_margin(directions: Mapping[Effort, tuple[Direction, ...]]) -> dict[E
 
     A promise holds at every margin from its critical one on, so that the largest of these serves all.
     """
-    made = [[each.margin for each in of_class if each.verdict.made] for of_class in zip(*directions.values(), strict=True)]
+    made = [
+        [each.margin for each in of_class if each.verdict.made] for of_class in zip(*directions.values(), strict=True)
+    ]
     return {
-        effort: tuple(each.at_least(max(margins, default=-np.inf)) for each, margins in zip(of_effort, made, strict=True))
+        effort: tuple(
+            each.at_least(max(margins, default=-np.inf)) for each, margins in zip(of_effort, made, strict=True)
+        )
         for effort, of_effort in directions.items()
     }
 

@@ -208,7 +208,10 @@ class Generator(nn.Module):
         x = condition.x
         parts = [F.one_hot(condition.target, self.n_classes).to(x.dtype)]
         if self.kind != "latent":
-            parts += [self.margin_scale * condition.margin.to(x.dtype)[:, None], condition.typicality.to(x.dtype)[:, None]]
+            parts += [
+                self.margin_scale * condition.margin.to(x.dtype)[:, None],
+                condition.typicality.to(x.dtype)[:, None],
+            ]
         if x.dim() == 4:
             parts = [part[..., None, None].expand(*part.shape, *x.shape[2:]) for part in parts]
         features = [] if self.kind == "latent" else [condition.constraint_features.to(x.dtype)]

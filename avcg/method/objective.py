@@ -52,7 +52,9 @@ class Terms:
         if typicality is not None and weights.plausibility:
             shares = {"proximity": 1.0 - typicality, "changes": 1.0 - typicality, "plausibility": typicality}
             names = [term.name for term in fields(self)]
-            parts = [2.0 * shares[name] * part if name in shares else part for name, part in zip(names, parts, strict=True)]
+            parts = [
+                2.0 * shares[name] * part if name in shares else part for name, part in zip(names, parts, strict=True)
+            ]
         return torch.stack(parts).sum(dim=0)
 
 

@@ -108,7 +108,9 @@ class Search:
         candidates = np.concatenate([first[None], *self._others(query, margin, first)])
         costs = self.acceptance.costs(query, candidates)
         # What is nearer than the first answer is less typical; it is handed out only where there is nothing else.
-        nearer = query.space.distance(candidates, query.x) < query.space.distance(first, query.x) - self.config.tolerance
+        nearer = (
+            query.space.distance(candidates, query.x) < query.space.distance(first, query.x) - self.config.tolerance
+        )
         costs += 0.5 * self.config.rejection_penalty * nearer
         costs[0] = -10.0 * self.config.rejection_penalty
         return choose(query.space, candidates, costs, query.n, self.config)

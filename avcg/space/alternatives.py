@@ -102,9 +102,7 @@ def _moved_numbers(
     return rows, encoding.numeric_columns[number], codes
 
 
-def _other_categories(
-    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, units: Flags | None
-) -> _Part:
+def _other_categories(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, units: Flags | None) -> _Part:
     """Each category that leads its unit replaced by every other one that the row may enter."""
     columns = encoding.categorical_columns
     sizes = [block.stop - block.start for block in encoding.slots]

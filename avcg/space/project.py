@@ -11,7 +11,7 @@ from avcg.errors import DataError
 from avcg.schema.features import Continuous
 from avcg.space.categories import own_slots
 from avcg.space.constraints import FeasibleSet
-from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Positions, Values, multiple
+from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
 from avcg.space.links import enterable_by_leader, follow
 
 # What a float32 code near 1 cannot tell apart, in units of the scale.
