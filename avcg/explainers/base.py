@@ -362,8 +362,9 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         """Which candidates are accepted, by the deployed model and hypotheses trained against, never held-out ones."""
         weights = self.judges_.weights.double().numpy()
         deployed_weights = self.split_.deployed.weights.double().numpy()
-        rule, config = self.deployed_.rule, self._choices.search
-        return Acceptance(self._judge, weights, deployed_weights, rule, self.promise_.survival, config)
+        rule, choices = self.deployed_.rule, self._choices
+        survival = self.promise_.survival
+        return Acceptance(self._judge, weights, deployed_weights, rule, survival, choices.spread, choices.search)
 
     def _judge(self, x: Codes) -> NDArray[Any]:
         """(S, N, C) probabilities of the judges for (N, *event) encoded rows.

@@ -86,6 +86,7 @@ class Scorer:
             stored.weights.astype(np.float64),
             rule,
             stored.survival,
+            stored.spread,
             stored.config,
         )
         self._search = Search(

@@ -47,7 +47,10 @@ _SCORED: dict[Any, Any] = {
         "promise": {"survival": float, ...: object},
         ...: object,
     },
-    "recipe": {"search": dict, "reference": {"n_neighbours": int, ...: object}, "typicality": float, ...: object},
+    "recipe": {
+        "search": dict, "reference": {"n_neighbours": int, ...: object}, "spread": float, "typicality": float,
+        ...: object,
+    },
     "scorer": {"n_deployed": int, "n_judges": int, "n_held_out": int, "n_test": int, "single_pass": bool},
     ...: object,
 }
@@ -169,6 +172,7 @@ class Scored:
         margins: By effort, (C,) log-odds beyond the decision boundary that the generator aims at, by target class.
         statements: By effort, what is promised, by target label.
         n_typical: Number of nearest reference rows from which typicality is measured.
+        spread: Standard deviations over judges by which log-odds must stay clear of a margin.
         typicality: How typical answers are where a query does not say.
         n_held_out: Number of models held back from training, the test models last.
         single_pass: Whether the search stops after one pass of the generator.
@@ -188,6 +192,7 @@ class Scored:
     margins: dict[Effort, Codes]
     statements: dict[Effort, dict[Any, Statement]]
     n_typical: int
+    spread: float
     typicality: float
     n_held_out: int
     single_pass: bool
@@ -229,6 +234,7 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         margins={effort: np.array(values, np.float32) for effort, values in calibration["margins"].items()},
         statements={effort: _statements(entries) for effort, entries in calibration["statements"].items()},
         n_typical=manifest["recipe"]["reference"]["n_neighbours"],
+        spread=manifest["recipe"]["spread"],
         typicality=manifest["recipe"]["typicality"],
         n_held_out=scorer["n_held_out"],
         single_pass=scorer["single_pass"],

@@ -56,6 +56,7 @@ class Acceptance:
         deployed_weights: (I,) weights of the deployed models in the probability that decides.
         rule: How probabilities become a decision.
         survival: Share of judges that must accept a candidate.
+        spread: Standard deviations over judges by which log-odds must stay clear of a margin.
         config: Penalties and tolerances.
     """
 
@@ -64,6 +65,7 @@ class Acceptance:
     deployed_weights: Floats
     rule: DecisionRule
     survival: float
+    spread: float
     config: SearchConfig = field(default_factory=SearchConfig)
 
     def deployed_probability(self, judged: NDArray[Any]) -> NDArray[Any]:
@@ -81,7 +83,7 @@ class Acceptance:
         share = self.weights @ self.rule.accepts(probabilities, target).astype(np.float64)
         odds = log_odds(of_target(probabilities, target))
         mean = self.weights @ odds
-        lower = mean - self.config.judge_spread * np.sqrt(self.weights @ (odds - mean) ** 2)
+        lower = mean - self.spread * np.sqrt(self.weights @ (odds - mean) ** 2)
         accepted = valid & (share >= self.survival - self.config.tolerance)
         return Judgement(valid, accepted, share, lower, np.where(valid, 0.0, self._short(deployed, target, min_prob)))
 

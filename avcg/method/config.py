@@ -38,8 +38,6 @@ class SearchConfig:
         diversity_group: Largest number of answers to a row that are all compared with each other; more are chosen in
             groups of this size.
         confidence: Confidence of the lower bounds in certificates, in (0, 1).
-        judge_spread: Standard deviations over judges by which log-odds must stay clear of a margin, when answers are
-            brought closer.
         refined_margin: Log-odds beyond the decision that an answer of a method without calibration keeps when it is
             brought closer.
         smaller_margins: Log-odds taken off the margin, for answers to start from.
@@ -71,7 +69,6 @@ class SearchConfig:
     tolerance: float = 1e-6
     diversity_group: int = 16
     confidence: float = 0.95
-    judge_spread: float = 1.0
     refined_margin: float = 0.5
     smaller_margins: tuple[float, ...] = (0.5, 1.0, 2.0)
     start_locks: int = 2
@@ -92,7 +89,7 @@ class SearchConfig:
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
         for name in ("lock_depth", "start_locks"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 0)
-        for name in ("margin_slack", "diversity_penalty", "tolerance", "judge_spread"):
+        for name in ("margin_slack", "diversity_penalty", "tolerance"):
             check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
         for name in ("rejection_penalty", "duplicate_penalty", "cost_quantum", "code_quantum"):
             check_setting(self, name, getattr(self, name) > 0, "a number > 0")
