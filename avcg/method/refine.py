@@ -15,9 +15,6 @@ from avcg.method.search import Acceptance, Search
 from avcg.space.codes import CodeSpace
 from avcg.space.encoding import Codes, Flags, Floats, Positions
 
-_SURE = -1e-7  # largest log-probability, so that the log-odds of a certain decision are finite
-_LEAST_PROBABILITY = 1e-30
-
 # From (M, *event) candidates and (M,) positions of their rows to (M,) whether each candidate is accepted.
 Accept = Callable[[Codes, Positions], Flags]
 
@@ -158,7 +155,8 @@ def lower_log_odds(probability: Floats, weights: Floats, spread: float) -> Float
         weights: (S,) weights that sum to 1.
         spread: Number of standard deviations.
     """
-    log_p = np.log(np.maximum(probability.astype(np.float64), _LEAST_PROBABILITY)).clip(max=_SURE)
+    # Bounds as in torch, so that the log-odds of a certain decision are finite.
+    log_p = np.log(np.maximum(probability.astype(np.float64), 1e-30)).clip(max=-1e-7)
     odds = log_p - np.log(-np.expm1(log_p))
     mean = weights @ odds
     return np.asarray(mean - spread * np.sqrt(weights @ (odds - mean) ** 2))
