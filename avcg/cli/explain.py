@@ -42,6 +42,16 @@ Ranges = Annotated[
         help="Values that answers may give a column: income:30:60 or housing:own|rent; repeatable.",
     ),
 ]
+EffortName = Annotated[
+    str, typer.Option(metavar="EFFORT", help="Work spent on closer answers: fast, standard or thorough.")
+]
+Typicality = Annotated[
+    float | None,
+    typer.Option(
+        help="How typical answers are, from 0, the nearest to the row, to 1, like the people who were accepted"
+        " (default: as in the recipe)."
+    ),
+]
 Out = Annotated[
     str | None,
     typer.Option(
@@ -71,16 +81,8 @@ def explain(
     max_changes: Annotated[
         int | None, typer.Option(help="Largest number of columns that may change at once.", min=1)
     ] = None,
-    effort: Annotated[
-        str, typer.Option(metavar="EFFORT", help="Work spent on closer answers: fast, standard or thorough.")
-    ] = "standard",
-    typicality: Annotated[
-        float | None,
-        typer.Option(
-            help="How typical answers are, from 0, the nearest to the row, to 1, like the people who were accepted"
-            " (default: as in the recipe)."
-        ),
-    ] = None,
+    effort: EffortName = "standard",
+    typicality: Typicality = None,
     only_denied: Annotated[
         bool, typer.Option("--only-denied/--all", help="Leave out rows that have the outcome already, or include them.")
     ] = True,
@@ -94,17 +96,9 @@ def explain(
     ] = None,
 ) -> None:
     """Say for every row of a file what to change, and how sure that is."""
-    from avcg.method.query import EFFORTS
-
     is_folder = Path(rows).is_dir()
     target_path = _output(rows, out, is_folder=is_folder, workers=workers, as_json=as_json)  # before anything slow
-    if min_prob is not None and not 0 < min_prob < 1:
-        raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
-    if typicality is not None and not 0 <= typicality <= 1:
-        raise SettingError(f"--typicality must be in [0, 1]. Got {typicality!r} instead.")
-    if effort not in EFFORTS:
-        raise SettingError(f"--effort must be fast, standard or thorough. Got {effort!r} instead.")
-    wanted: Effort = effort
+    wanted = _checked(min_prob, effort, typicality)
 
     from avcg.batch.answerer import MAX_GROUP_ROWS, Answerer, BatchOptions, Totals, artifact_digest, load_cached
     from avcg.batch.partition import PartitionExplainer
@@ -134,6 +128,19 @@ def explain(
         name, first_answers = _answer_file(explainer.answerer(), rows, target_path, totals, size, as_json=as_json)
     if not as_json:
         _print_summary(console(), totals, Answerer(artifact, options), name, first_answers, target_path)
+
+
+def _checked(min_prob: float | None, effort: str, typicality: float | None) -> Effort:
+    """The effort, after checking the options that are numbers or names."""
+    from avcg.method.query import EFFORTS
+
+    if min_prob is not None and not 0 < min_prob < 1:
+        raise SettingError(f"--min-prob must be in (0, 1). Got {min_prob!r} instead.")
+    if typicality is not None and not 0 <= typicality <= 1:
+        raise SettingError(f"--typicality must be in [0, 1]. Got {typicality!r} instead.")
+    if effort not in EFFORTS:
+        raise SettingError(f"--effort must be fast, standard or thorough. Got {effort!r} instead.")
+    return effort
 
 
 def _output(rows: str, out: str | None, *, is_folder: bool, workers: int, as_json: bool) -> Path | None:

@@ -241,9 +241,10 @@ class AVCG(Amortized):
     def _calibrated(self) -> Calibration:
         """The margins for the promise, by rows and hypotheses that were not trained on."""
         split = self.split_
-        models = self.judges_ if split.calibration is None else split.calibration
+        models, n_models = (
+            (self.judges_, 0) if split.calibration is None else (split.calibration, len(split.calibration))
+        )
         directions = {effort: self.judged_answers(models, effort=effort) for effort in self._calibrated_efforts}
-        n_models = 0 if split.calibration is None else len(models)
         basis = (n_models, split.countable, self._past_moments(), split.around_one_network)
         return Calibration(self.promise_, directions, *basis).with_promise(self.promise_)
 
@@ -259,11 +260,10 @@ class AVCG(Amortized):
 
     def _ladder(self, effort: Effort) -> list[float]:
         """The margins at which single answers of an effort are judged."""
-        recipe, count = self.recipe_, 1
-        if recipe.has_margins:
-            fast = effort not in self._calibrated_efforts or effort == "fast"
-            count = recipe.calibration.n_margins if fast else recipe.calibration.n_refined
-        return list(map(float, np.linspace(*recipe.margins, count)))
+        recipe, config = self.recipe_, self.recipe_.calibration
+        fast = effort == "fast" or effort not in self._calibrated_efforts
+        count = config.n_margins if fast else config.n_refined
+        return list(map(float, np.linspace(*recipe.margins, count if recipe.has_margins else 1)))
 
     def judged_answers(
         self, models: Predictors, query: Query | None = None, effort: Effort = USUAL

@@ -195,10 +195,10 @@ class TestMargins:
         after = LogisticRegression().fit(toy.X[later], toy.y[later])
         lines = found.frontier[(found.frontier["origin"] == 3) & (found.frontier["horizon"] == 2)]
         x = recourse.space_.encode(people)
-        assert len(lines) == len(recourse._ladder)
+        assert len(lines) == len(recourse._ladder("standard"))
         for line in (lines.iloc[0], lines.iloc[5], lines.iloc[-1]):
             query = Query(x.numpy(), np.ones(len(x), int), recourse.space_.codes)
-            answers = recourse.space_.decode(torch.from_numpy(recourse._first_at(query, line["margin"])))
+            answers = recourse.space_.decode(torch.from_numpy(recourse._answer_at(query, line["margin"])))
             valid = model.predict(answers) == 1
             assert (line["people"], line["answered"]) == (len(people), valid.sum())
             assert line["accepted"] == ((after.predict(answers) == 1) & valid).sum()

@@ -287,6 +287,18 @@ class TestPage:
         expect(page.locator(".route")).to_have_count(1)
         expect(page.locator(".route")).to_contain_text("Nothing needs to change")
 
+    def test_effort_and_kind_of_answer(self, opened, address):
+        page = opened(address)
+        _, asked = after(page, lambda: page.get_by_label("Effort").select_option("thorough"))
+        assert asked["effort"] == "thorough"
+        assert "typicality" not in asked
+        slider = page.get_by_label("Kind of answer")
+        expect(slider).to_have_attribute("aria-valuetext", "Nearest")
+        _, asked = after(page, lambda: slider.fill("0.5"))
+        assert asked["typicality"] == 0.5
+        after(page, lambda: slider.fill("1"))
+        expect(slider).to_have_attribute("aria-valuetext", "Most typical")
+
     def test_nothing_left_is_said_in_honest_words(self, opened, address):
         page = opened(address)
         for column in denied().columns:
