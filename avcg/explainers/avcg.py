@@ -287,14 +287,10 @@ class AVCG(Amortized):
 
     def _answer_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one answer for each row, at a margin beyond the decision in log-odds."""
-        refiner = self._refiner_at(self._everywhere(margin))
+        refiner = self._refiner_at(np.full(len(self.classes_), margin, np.float32))
         assert refiner.search is not None
         answers = refiner.search.first(query, refiner.search.margins(query))
         return answers if query.effort == "fast" else refiner.refined(query, answers[None], Deadline())[0]
-
-    def _everywhere(self, margin: float) -> Codes:
-        """(C,) the same margin for every class."""
-        return np.full(len(self.classes_), margin, np.float32)
 
     def calibrate(
         self,
