@@ -287,11 +287,7 @@ class AVCG(Amortized):
 
     def _answer_at(self, query: Query, margin: float) -> Codes:
         """(B, *event) one answer for each row, at a margin beyond the decision in log-odds."""
-        return self._search_at(self._everywhere(margin)).answers(query)[0]
-
-    def _everywhere(self, margin: float) -> Codes:
-        """(C,) the same margin for every class."""
-        return np.full(len(self.classes_), margin, np.float32)
+        return self._search_at(np.full(len(self.classes_), margin, np.float32)).answers(query)[0]
 
     def calibrate(
         self,

@@ -436,7 +436,7 @@ class _NotStored:
     def __call__(self, first: Tensor, second: Tensor) -> Tensor:  # noqa: ARG002  as risks and distances are called
         raise SettingError(
             f"This explainer was trained with {self.__name__!r}, a function of your own that cannot be stored. To"
-            " measure the amortization gap or to refit, set it again: explainer.recipe_ = dataclasses.replace(explainer.recipe_, risk=...)."
+            " measure or refit, set it again: explainer.recipe_ = dataclasses.replace(explainer.recipe_, risk=...)."
         )
 
 
