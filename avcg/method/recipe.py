@@ -108,7 +108,7 @@ class Recipe:
     risk: Risk | None = None
     constraint: ConstraintConfig | None = field(default_factory=ConstraintConfig)
     margins: tuple[float, float] = (-1.5, 6.0)
-    typicality: float = 0.0
+    typicality: float = 0.35
     spread: float = 2.0
     warm_up: float = 0.2
     warm_up_start: float = 0.1
@@ -126,7 +126,7 @@ class Recipe:
     single_pass: bool = False
     train_on_deployed: bool = True
     steps: int = 3000
-    batch_size: int = 256
+    batch_size: int = 128
     learning_rate: float = 2e-3
     clip: float = 5.0
     rows_per_epoch: int = 4096
