@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from avcg.schema.schema import Schema
 from avcg.space.codes import CodeSpace
 from avcg.space.constraints import REACH
-from avcg.space.encoding import Codes, Flags, Positions
+from avcg.space.encoding import Codes, Flags, Floats, Positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,3 +168,11 @@ class TorchCodes:
         """This space with one change of each answer locked."""
         narrower = self.tensors.lock_change(torch.from_numpy(x_cf), torch.from_numpy(x), rank)
         return None if narrower is None else TorchCodes(narrower)
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:  # noqa: ARG002
+        """No feasible set is known to be small."""
+        return iter(())
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:  # noqa: ARG002
+        """(B,) infinity, because no bound is known."""
+        return np.full(len(x), np.inf)

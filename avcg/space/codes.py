@@ -6,6 +6,7 @@ without torch. `avcg.space.base.TorchCodes` implements it for spaces written in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -13,7 +14,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
-from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.space.limits import Limits
 from avcg.space.project import (
     allowed_entries,
@@ -28,6 +29,7 @@ from avcg.space.project import (
     restore,
     violations,
 )
+from avcg.space.reach import largest_scores, small_sets
 
 
 class CodeSpace(Protocol):
@@ -63,6 +65,12 @@ class CodeSpace(Protocol):
 
     def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> Self | None:
         """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
+        """Every point of the feasible sets that have at most ``most``; see `avcg.space.reach.small_sets`."""
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:
+        """(B,) the largest value of a linear function of the codes on any feasible point; see `avcg.space.reach`."""
 
     @property
     def tensors(self) -> Any:
@@ -147,6 +155,14 @@ class TableCodes:
         """This space with one change of each answer locked, to search for other answers."""
         narrower = lock_change(self.encoding, self.feasible, x_cf, x, rank)
         return None if narrower is None else replace(self, feasible=narrower)
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
+        """Every point of the feasible sets that have few; see `avcg.space.reach.small_sets`."""
+        return small_sets(self.encoding, self.feasible, x, most, at_once)
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:
+        """(B,) the largest value of a linear function of the codes; see `avcg.space.reach.largest_scores`."""
+        return largest_scores(self.encoding, self.feasible, x, weights)
 
     def restore(self, codes: Codes, factuals: Values) -> Values:
         """Feasible codes (B, D) to exact values; unchanged cells are the factuals' own."""
