@@ -41,7 +41,9 @@ def _of_stack(predictors: Stacked) -> tuple[Floats, Floats] | None:
         return None
     layer = plan.steps[0][1]
     assert isinstance(layer, nn.Linear)
-    units = torch.cat([torch.zeros(1, layer.in_features), torch.eye(layer.in_features)]).double().to(layer.weight.device)
+    units = (
+        torch.cat([torch.zeros(1, layer.in_features), torch.eye(layer.in_features)]).double().to(layer.weight.device)
+    )
     overrides = {name: value.double() for name, value in predictors.overrides.items()}
     logits = plan.run(units, overrides, len(predictors)).cpu().numpy()  # (S, D + 1, C)
     return np.swapaxes(logits[:, 1:] - logits[:, :1], 1, 2), logits[:, 0]

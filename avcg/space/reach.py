@@ -88,6 +88,8 @@ def small_sets(
     if feasible.max_changes is not None:
         caps = np.minimum(caps, feasible.max_changes)
     points = _points(values, caps)
+    count[caps == 0] = 0.0
+    count[:, (feasible.unit != np.arange(len(feasible.unit)))[encoding.numeric_columns]] = 0.0  # they follow
     small = np.flatnonzero(points <= most)
     if not len(small):
         return
