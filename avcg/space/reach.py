@@ -190,23 +190,17 @@ def largest_scores(encoding: Encoding, feasible: FeasibleSet, x: Codes, weights:
         if leader in led:
             gain = _led_gain(encoding, led[leader], x, ends[..., j], weights)
         elif leader in encoding.numeric_columns:
-            gain = _value(weights[encoding.number_at[j]], ends[..., j]).max(axis=0) - x[:, columns] @ weights[columns]
+            gain = (weights[encoding.number_at[j]] * ends[..., j]).max(axis=0) - x[:, columns] @ weights[columns]
         else:
             gain = (categories[..., columns] @ weights[columns]).max(axis=0)
-        gains.append(np.maximum(np.nan_to_num(gain, nan=0.0, posinf=np.inf), 0.0))
+        gains.append(np.maximum(np.nan_to_num(gain), 0.0))
     best = -np.sort(-np.stack(gains, axis=1), axis=1)
     if feasible.max_changes is not None:
         best = np.where(np.arange(best.shape[1]) < feasible.max_changes[:, None], best, 0.0)
     size = np.abs(x).astype(np.float64)
     reach = np.nan_to_num(np.abs(np.stack(number_limits(feasible, encoding.unscaled(x[:, encoding.number_at])))))
     size[:, encoding.number_at] += (reach.max(axis=0) + np.abs(encoding.center)) / encoding.scale
-    return x @ weights + best.sum(axis=1) + _BLUR * _value(np.abs(weights), 1.0 + size).sum(axis=1)
-
-
-def _value(weights: Floats | float, codes: Floats) -> Floats:
-    """Weights times codes, 0 where the weight is 0 and the code infinite."""
-    with np.errstate(invalid="ignore"):
-        return np.where(np.asarray(weights) == 0, 0.0, weights * codes)
+    return x @ weights + best.sum(axis=1) + _BLUR * (1.0 + size) @ np.abs(weights)
 
 
 def _led_gain(encoding: Encoding, link: Link, x: Codes, ends: Floats, weights: Floats) -> Floats:
@@ -223,7 +217,7 @@ def _led_gain(encoding: Encoding, link: Link, x: Codes, ends: Floats, weights: F
     knots, table = link.knots, link.table.astype(np.float64)
     at = encoding.slices[link.leader].start
     turns = np.concatenate([ends, np.clip(knots[:, None], ends[0], ends[1])])  # (m + 2, B): linear in between
-    value = _value(weights[at], turns)
+    value = weights[at] * turns
     near = (knots[:, None] >= knots[_left(knots, ends[0])]) & (knots[:, None] <= knots[_right(knots, ends[1])])
     start = 0
     for position in link.followers:

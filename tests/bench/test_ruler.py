@@ -1,0 +1,160 @@
+"""The ruler against every point of small feasible sets: its distance is the least of those that the models accept."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from avcg import Schema, TabularSpace
+from avcg.bench.ruler import LinearModels, nearest_linear, over_optimum
+from avcg.errors import SettingError
+
+EXAMPLES = settings(max_examples=60)
+
+
+@st.composite
+def problems(draw):
+    """A small space of every kind of column under random constraints, with rows, targets and linear models."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    n = 12
+    frame = pd.DataFrame(
+        {
+            "age": rng.integers(0, 5, n),
+            "debt": np.where(rng.random(n) < 0.3, np.nan, rng.integers(0, 4, n)),
+            "rate": rng.choice([0.1, 0.5, 0.75], n),
+            "job": rng.choice(list("abcd"), n),
+            "grade": pd.Categorical(rng.choice(["low", "mid", "high"], n), ["low", "mid", "high"], ordered=True),
+        }
+    )
+    frame["level"] = [{"a": 1, "b": 1, "c": 2, "d": 5}[job] for job in frame["job"]]
+    frame["debt"] = frame["debt"].where(np.arange(n) > 0, 2.0)
+    schema = Schema.infer(frame).allow_missing("debt").step("debt", 1).step("rate", 0.25)
+    for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4, unique=True)):
+        schema = change(schema)
+    space = TabularSpace.fit(schema, frame)
+    x = space.encode(frame.iloc[:3]).numpy()
+    classes, count = draw(st.sampled_from([2, 3])), draw(st.sampled_from([1, 4]))
+    codes = space.codes
+    if draw(st.booleans()):
+        codes = codes.restrict(rng.random((3, len(schema))) < 0.7, None, rng.integers(0, 4, 3))
+    weights = rng.normal(size=(1, classes, x.shape[1])) + 0.4 * rng.normal(size=(count, classes, x.shape[1]))
+    models = LinearModels(weights, rng.normal(size=(count, classes)))
+    return space, codes, frame, x, rng.integers(0, classes, 3), models
+
+
+CHANGES = (
+    lambda schema: schema.only_up("age"),
+    lambda schema: schema.between("age", 1, 3),
+    lambda schema: schema.only_down("grade"),
+    lambda schema: schema.freeze("rate"),
+    lambda schema: schema.link("job", "level"),
+    lambda schema: schema.allow("grade", ["low", "high"]),
+    lambda schema: schema.forbid("job", "a", "d"),
+    lambda schema: schema.cost("age", per_change=0.7),
+    lambda schema: schema.cost("debt", per_unit=0.3, per_change=0.2),
+    lambda schema: schema.cost("job", per_change=2.5),
+    lambda schema: schema.at_most(2),
+)
+
+
+def least(codes, x, target, accepted):
+    """(B,) the least distance of the points that are accepted, infinite where none is."""
+    best = np.full(len(x), np.nan)
+    for owner, points in codes.small_sets(x, 10**5, 10**6):
+        distance = np.where(accepted(points, target[owner]), codes.take(owner).distance(points, x[owner]), np.inf)
+        for row in np.unique(owner):
+            best[row] = distance[owner == row].min()
+    assert not np.isnan(best).any()
+    return best
+
+
+@EXAMPLES
+@given(problems(), st.sampled_from([-1.0, 0.0, 0.5]), st.sampled_from([1.0, 0.6]))
+def test_nothing_that_the_models_accept_is_nearer(problem, margin, share):
+    space, codes, frame, x, target, models = problem
+    found = nearest_linear(codes, x, target, models, margin=margin, share=share)
+
+    def accepted(points, aimed):
+        reached = models.log_odds(points, aimed) >= margin - 1e-6
+        return reached[0] & (reached[1:].sum(axis=0) >= np.ceil(share * (len(reached) - 1) - 1e-9))
+
+    best = least(codes, x, target, accepted)
+    np.testing.assert_allclose(found.distance, best, atol=1e-4)
+    np.testing.assert_allclose(found.bound, best, atol=1e-4)
+    there = np.isfinite(best)
+    assert accepted(found.answers, target)[there].all()
+    np.testing.assert_array_equal(found.answers[~there], x[~there])
+    answers = space.decode(space.encode(frame.iloc[:3]).new_tensor(found.answers), like=frame.iloc[:3])
+    narrowed = codes.tensors
+    assert not narrowed.violations(answers, frame.iloc[:3]).any()
+
+
+@EXAMPLES
+@given(problems(), st.booleans())
+def test_an_answer_is_measured_by_the_nearest_point_as_robust(problem, lowest):
+    _, codes, _, x, target, models = problem
+    wanted = x + np.random.default_rng(0).normal(size=x.shape).astype(np.float32) * 2
+    answers = codes.project(wanted[None], x)[0]
+    ratios = over_optimum(codes, x, target, answers, models, lowest=lowest)
+    for row in range(len(x)):
+        one = np.array([row])
+        needed = models.log_odds(answers[one], target[one])
+        if lowest:
+            needed = needed.min(axis=0, keepdims=True)
+
+        def as_robust(points, aimed, needed=needed):
+            return (models.log_odds(points, aimed) >= needed - 1e-5).all(axis=0)
+
+        best = least(codes.take(one), x[one], target[one], as_robust)[0]
+        if best <= 1e-6:
+            assert np.isnan(ratios[row])
+        else:
+            distance = codes.take(one).distance(answers[one], x[one])[0]
+            assert ratios[row] == pytest.approx(distance / best, rel=1e-3)
+
+
+def loans():
+    """Two columns without a grid, and one model that adds them up."""
+    frame = pd.DataFrame({"income": [1.05, 2.15, 3.25, 4.35], "wealth": [0.35, 1.25, 2.75, 3.05]})
+    space = TabularSpace.fit(Schema.infer(frame), frame)
+    weights = np.array([[[0.0, 0.0], [2.0, 1.0]]])
+    return space, space.encode(frame).numpy(), LinearModels(weights, np.array([[0.0, -1.0]]))
+
+
+def test_without_constraints_the_cheapest_direction_is_taken_as_far_as_it_goes():
+    space, x, models = loans()
+    found = nearest_linear(space.codes, x[:1], np.array([1]), models, margin=1.0)
+    needed = 1.0 - models.log_odds(x[:1], np.array([1]))[0, 0]
+    most = x[3, 0] - x[0, 0]  # of the first code, which counts twice
+    np.testing.assert_allclose(found.distance, min(needed / 2, most) + max(needed - 2 * most, 0), rtol=1e-5)
+    np.testing.assert_allclose(models.log_odds(found.answers, np.array([1])), 1.0, atol=1e-5)
+
+
+def test_unchanged_rows_have_no_ratio_and_optimal_answers_have_one():
+    space, x, models = loans()
+    target = np.ones(2, np.intp)
+    answers = nearest_linear(space.codes, x[:2], target, models, margin=1.0).answers
+    answers[1] = x[1]
+    ratios = over_optimum(space.codes, x[:2], target, answers, models)
+    assert ratios[0] == pytest.approx(1.0, abs=1e-4)
+    assert np.isnan(ratios[1])
+
+
+def test_what_no_point_reaches_is_infinitely_far():
+    space, x, models = loans()
+    found = nearest_linear(space.codes, x[:1], np.array([1]), models, margin=1e3)
+    assert found.distance == found.bound == np.inf
+
+
+def test_a_number_that_others_follow_is_refused_unless_it_stays():
+    frame = pd.DataFrame({"income": [1.05, 2.15, 3.25], "band": ["low", "mid", "high"], "job": ["a", "b", "a"]})
+    space = TabularSpace.fit(Schema.infer(frame).link("income", "band"), frame)
+    x = space.encode(frame).numpy()
+    weights = np.ones((1, 2, x.shape[1]))
+    weights[0, 1] = np.arange(x.shape[1])
+    models = LinearModels(weights, np.zeros((1, 2)))
+    with pytest.raises(SettingError, match="'income', a number that other columns follow"):
+        nearest_linear(space.codes, x, np.ones(3, np.intp), models)
+    still = space.codes.restrict(["job"], None, None)
+    assert nearest_linear(still, x, np.ones(3, np.intp), models, margin=-10.0).distance.tolist() == [0, 0, 0]
