@@ -16,9 +16,10 @@ from avcg.errors import SettingError
 from avcg.space.codes import TableCodes
 from avcg.space.encoding import Codes, Floats, Positions
 from avcg.space.project import charges, missing_numbers
-from avcg.space.reach import entered, number_ends, unit_columns
+from avcg.space.reach import each_value, grid_values, number_ends, unit_columns
 
 _INFEASIBLE = 2  # status of scipy's milp
+_MOST_VALUES = 1000  # of a number that other columns follow
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +86,7 @@ def nearest_linear(
         seconds: Time limit for a row; where it runs out, ``bound`` is below ``distance``.
 
     Raises:
-        SettingError: If a number that other columns follow may move, which is not in the program.
+        SettingError: If a number that other columns follow may take too many values to try each.
     """
     margins = np.broadcast_to(np.asarray(margin, np.float64), (len(models.biases), len(x)))
     answers, distance, bound = x.copy(), np.full(len(x), np.nan), np.zeros(len(x))
@@ -182,19 +183,22 @@ def _feasible_set(space: TableCodes, x: Codes) -> _Program:
     encoding, feasible = space.encoding, space.feasible
     program = _Program(encoding.width)
     low, high = (ends[0] for ends in number_ends(encoding, feasible, x))
-    categories = entered(encoding, feasible, x)[:, 0]
-    costs = charges(encoding, categories, x[0]).astype(np.float64)
-    leading = {link.leader for link in feasible.links if link.knots is not None}
+    first, count, _ = grid_values(encoding, feasible, x)
+    leading = [encoding.kind_index[link.leader] for link in feasible.links if link.knots is not None]
+    count[:, np.setdiff1d(np.arange(len(low)), leading)] = 0.0
+    for j in leading:
+        if count[0, j] > _MOST_VALUES:
+            raise SettingError(
+                f"The ruler tries each value of a number that other columns follow. Column {encoding.numeric[j].name!r}"
+                f" has more than {_MOST_VALUES}: give it a step, or freeze it for this query."
+            )
+    values = each_value(encoding, feasible, x, first, count)[:, 0]
+    costs = charges(encoding, values, x[0]).astype(np.float64)
     for leader, columns in unit_columns(encoding, feasible).items():
         j = encoding.kind_index[leader]
-        if leader not in encoding.numeric_columns:
-            _add_categories(program, x[0, columns], categories[:, columns], costs[:, columns].sum(axis=1), columns)
+        if leader not in encoding.numeric_columns or j in leading:
+            _add_values(program, x[0, columns], values[:, columns], costs[:, columns].sum(axis=1), columns)
         elif not np.isnan(low[j]) and not _stays(space, x, j, low[j], high[j]):
-            if leader in leading:
-                raise SettingError(
-                    f"The ruler cannot measure column {encoding.schema.names[leader]!r}, a number that other columns"
-                    " follow. Freeze it for this query, or leave the link out of the schema."
-                )
             _add_number(program, space, x, j, low[j], high[j])
     if feasible.max_changes is not None:
         program.rows.append((dict.fromkeys(program.counts, 1.0), 0.0, float(feasible.max_changes[0])))
@@ -206,12 +210,12 @@ def _stays(space: TableCodes, x: Codes, j: int, low: float, high: float) -> bool
     return bool(low == high == current and not missing_numbers(space.encoding, x)[0, j])
 
 
-def _add_categories(program: _Program, own: Codes, entries: Codes, costs: Floats, columns: Positions) -> None:
-    """Add a binary variable for every category that may be entered, with its followers."""
+def _add_values(program: _Program, own: Codes, values: Codes, costs: Floats, columns: Positions) -> None:
+    """Add a binary variable for every other value that a column may take, with its followers."""
     options = [
-        program.binary(cost, (columns, entry.astype(np.float64) - own))
-        for entry, cost in zip(entries, costs, strict=True)
-        if (entry != own).any()
+        program.binary(cost, (columns, value.astype(np.float64) - own))
+        for value, cost in zip(values, costs, strict=True)
+        if (value != own).any()
     ]
     if options:
         program.rows.append((dict.fromkeys(options, 1.0), 0.0, 1.0))

@@ -45,16 +45,34 @@ def number_ends(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> tuple[Fl
     return low, high
 
 
-def entered(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Codes:
-    """Each row with the k-th category of every categorical unit, whatever the limit on changes.
+def each_value(encoding: Encoding, feasible: FeasibleSet, x: Codes, first: Floats, count: Floats) -> Codes:
+    """Each row with the k-th value of every unit at once, whatever the limit on changes.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x: (B, D) the factuals.
+        first: (B, n) the number to begin with, in the user's units; see `grid_values`.
+        count: (B, n) how many numbers there are, each a step above the one before; 0: the number stays.
 
     Returns:
-        (K, B, D), K being the number of categories of the widest column. Followers follow, numbers of their own stay,
-        and so does a category where the k-th may not be entered or does not exist.
+        (K, B, D), K being the largest number of values. Followers follow. A unit stays where it has fewer values, or
+        the k-th category may not be entered.
     """
-    count = max((block.stop - block.start for block in encoding.blocks), default=1)
-    wanted = np.repeat(x[None], count, axis=0)
+    widest = max((block.stop - block.start for block in encoding.blocks), default=1)
+    wanted = np.repeat(x[None], max(widest, int(count.max(initial=0))), axis=0)
     _want_categories(encoding, wanted)
+    rank = np.arange(len(wanted))[:, None, None]
+    numbers = np.where(rank < count, first, encoding.center)
+    for step, decimals, at in encoding.grids:
+        lowest = np.rint(np.nan_to_num(first[:, at]) / step)
+        on_grid = multiple(lowest + rank, step, decimals)
+        numbers[..., at] = np.where(rank < count[:, at], on_grid, numbers[..., at])
+    at, missing_at = encoding.number_at, encoding.missing_at
+    wanted[..., at] = np.where(rank < count, encoding.scaled(numbers), x[:, at])
+    can_miss = missing_at >= 0
+    stays_missing = (rank >= count) & missing_numbers(encoding, x)
+    wanted[..., missing_at[can_miss]] = stays_missing[..., can_miss]
     return project(encoding, replace(feasible, max_changes=None), wanted, x)
 
 
@@ -83,7 +101,7 @@ def small_sets(
         The (P,) positions in x of the rows, ascending, and the (P, D) points that they may become, themselves among
         them. All points of a row are in one pair.
     """
-    first, count, values = _grid_values(encoding, feasible, x)
+    first, count, values = grid_values(encoding, feasible, x)
     caps = np.full(len(x), len(feasible.unit))
     if feasible.max_changes is not None:
         caps = np.minimum(caps, feasible.max_changes)
@@ -96,12 +114,12 @@ def small_sets(
     batch = (np.cumsum(points[small]) - points[small]) // at_once
     for rows in np.split(small, np.flatnonzero(np.diff(batch)) + 1):
         part = feasible if feasible.rows == 1 else feasible.take(rows)
-        each = _each_value(encoding, part, x[rows], first[rows], count[rows])
+        each = each_value(encoding, part, x[rows], first[rows], count[rows])
         owner, reached = _product(encoding, part, each, x[rows], caps[rows])
         yield rows[owner], reached
 
 
-def _grid_values(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> tuple[Floats, Floats, Floats]:
+def grid_values(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> tuple[Floats, Floats, Floats]:
     """(B, n) lowest numbers and how many there are from there on, and (B, U) how many values each unit may take."""
     low, high = number_ends(encoding, feasible, x)
     missing, steps = missing_numbers(encoding, x), encoding.steps
@@ -128,25 +146,6 @@ def _points(values: Floats, caps: Positions) -> Floats:
     for unit in range(values.shape[1]):
         exactly[:, 1:] = np.minimum(exactly[:, 1:] + exactly[:, :-1] * others[:, unit, None], 1e12)
     return np.where(np.arange(exactly.shape[1]) <= caps[:, None], exactly, 0.0).sum(axis=1)
-
-
-def _each_value(encoding: Encoding, feasible: FeasibleSet, x: Codes, first: Floats, count: Floats) -> Codes:
-    """(K, B, D) each row with the k-th value of every unit at once; a unit with fewer values stays."""
-    widest = max((block.stop - block.start for block in encoding.blocks), default=1)
-    wanted = np.repeat(x[None], max(widest, int(count.max(initial=0))), axis=0)
-    _want_categories(encoding, wanted)
-    rank = np.arange(len(wanted))[:, None, None]
-    numbers = np.where(rank < count, first, encoding.center)
-    for step, decimals, at in encoding.grids:
-        lowest = np.rint(np.nan_to_num(first[:, at]) / step)
-        on_grid = multiple(lowest + rank, step, decimals)
-        numbers[..., at] = np.where(rank < count[:, at], on_grid, numbers[..., at])
-    at, missing_at = encoding.number_at, encoding.missing_at
-    wanted[..., at] = np.where(rank < count, encoding.scaled(numbers), x[:, at])
-    can_miss = missing_at >= 0
-    stays_missing = (rank >= count) & missing_numbers(encoding, x)
-    wanted[..., missing_at[can_miss]] = stays_missing[..., can_miss]
-    return project(encoding, replace(feasible, max_changes=None), wanted, x)
 
 
 def _product(
@@ -182,7 +181,7 @@ def largest_scores(encoding: Encoding, feasible: FeasibleSet, x: Codes, weights:
     low, high = number_ends(encoding, feasible, x)
     stays = (low == high) & (low == encoding.unscaled(x[:, encoding.number_at])) & ~missing_numbers(encoding, x)
     ends = (np.where(stays, np.nan, np.stack([low, high])) - encoding.center) / encoding.scale  # (2, B, n)
-    categories = entered(encoding, feasible, x).astype(np.float64) - x
+    categories = each_value(encoding, feasible, x, low, np.zeros(low.shape)).astype(np.float64) - x
     led = {link.leader: link for link in feasible.links if link.knots is not None}
     gains = []
     for leader, columns in unit_columns(encoding, feasible).items():

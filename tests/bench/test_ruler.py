@@ -28,6 +28,7 @@ def problems(draw):
         }
     )
     frame["level"] = [{"a": 1, "b": 1, "c": 2, "d": 5}[job] for job in frame["job"]]
+    frame["stage"] = ["old" if age > 2 else "young" for age in frame["age"]]
     frame["debt"] = frame["debt"].where(np.arange(n) > 0, 2.0)
     schema = Schema.infer(frame).allow_missing("debt").step("debt", 1).step("rate", 0.25)
     for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4, unique=True)):
@@ -49,6 +50,7 @@ CHANGES = (
     lambda schema: schema.only_down("grade"),
     lambda schema: schema.freeze("rate"),
     lambda schema: schema.link("job", "level"),
+    lambda schema: schema.link("age", "stage"),
     lambda schema: schema.allow("grade", ["low", "high"]),
     lambda schema: schema.forbid("job", "a", "d"),
     lambda schema: schema.cost("age", per_change=0.7),
@@ -147,14 +149,17 @@ def test_what_no_point_reaches_is_infinitely_far():
     assert found.distance == found.bound == np.inf
 
 
-def test_a_number_that_others_follow_is_refused_unless_it_stays():
+def test_a_number_that_others_follow_is_refused_unless_it_has_a_step_or_stays():
     frame = pd.DataFrame({"income": [1.05, 2.15, 3.25], "band": ["low", "mid", "high"], "job": ["a", "b", "a"]})
-    space = TabularSpace.fit(Schema.infer(frame).link("income", "band"), frame)
+    schema = Schema.infer(frame).link("income", "band")
+    space = TabularSpace.fit(schema, frame)
     x = space.encode(frame).numpy()
     weights = np.ones((1, 2, x.shape[1]))
     weights[0, 1] = np.arange(x.shape[1])
-    models = LinearModels(weights, np.zeros((1, 2)))
-    with pytest.raises(SettingError, match="'income', a number that other columns follow"):
-        nearest_linear(space.codes, x, np.ones(3, np.intp), models)
+    models, target = LinearModels(weights, np.zeros((1, 2))), np.ones(3, np.intp)
+    with pytest.raises(SettingError, match="'income' has more than 1000: give it a step"):
+        nearest_linear(space.codes, x, target, models)
     still = space.codes.restrict(["job"], None, None)
-    assert nearest_linear(still, x, np.ones(3, np.intp), models, margin=-10.0).distance.tolist() == [0, 0, 0]
+    assert nearest_linear(still, x, target, models, margin=-10.0).distance.tolist() == [0, 0, 0]
+    stepped = TabularSpace.fit(schema.step("income", 0.05), frame)
+    assert np.isfinite(nearest_linear(stepped.codes, x, target, models).distance).all()
