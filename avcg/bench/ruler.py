@@ -1,24 +1,33 @@
 """The ruler: the provably nearest answer under the same constraints, models and margins, to measure answers by.
 
 `nearest_linear` solves a mixed-integer program for each row (HiGHS, by way of scipy). `over_optimum` divides the
-distances of a method's answers by those of the ruler, which says how far they are from the best possible.
+distances of a method's answers by those of the ruler, which says how far they are from the best possible. A protocol
+whose models are linear measures it by ``metrics = ["avcg.bench.ruler:OVER_OPTIMUM"]``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
+from torch import Tensor
 
 from avcg.errors import SettingError
+from avcg.hypotheses.linear import linear_logits
+from avcg.hypotheses.predictors import Joined
+from avcg.metrics.context import Case, there
+from avcg.metrics.table import Metric
 from avcg.space.codes import TableCodes
 from avcg.space.encoding import Codes, Floats, Positions
 from avcg.space.project import charges, missing_numbers
 from avcg.space.reach import each_value, grid_values, number_ends, unit_columns
 
 _INFEASIBLE = 2  # status of scipy's milp
+_SECONDS = 10.0  # for a row in a protocol
 _MOST_VALUES = 1000  # of a number that other columns follow
 
 
@@ -312,3 +321,26 @@ def over_optimum(
     distance = space.distance(answers, x).astype(np.float64)
     changed = (answers != x).any(axis=1) & (nearest.bound > 0)
     return np.where(changed, np.maximum(distance / np.where(changed, nearest.bound, 1.0), 1.0), np.nan)
+
+
+def _measured(case: Case, *, lowest: bool) -> Tensor | float:
+    """(B,) the ratios of a case, judged by the deployed model and the hypotheses that the method was trained on."""
+    context, answers = case.context, case.answers
+    judges = linear_logits(Joined([context.deployed.predictors, there(answers.trained_on)]))
+    space = context.space.codes
+    if judges is None or not isinstance(space, TableCodes):
+        return np.nan
+    ratios = over_optimum(
+        space, answers.x.numpy(), answers.target.numpy(), answers.x_cf.numpy(), LinearModels(*judges),
+        lowest=lowest, seconds=_SECONDS,
+    )  # fmt: skip
+    return torch.from_numpy(ratios)
+
+
+# Metrics for protocols whose models are linear; NaN for other models.
+OVER_OPTIMUM = Metric(
+    "over_optimum", "lower", function=partial(_measured, lowest=False), needs=("trained_on",), answered_only=True
+)
+OVER_OPTIMUM_LOWEST = Metric(
+    "over_optimum_lowest", "lower", function=partial(_measured, lowest=True), needs=("trained_on",), answered_only=True
+)
