@@ -7,8 +7,10 @@ whose models are linear measures it by ``metrics = ["avcg.bench.ruler:OVER_OPTIM
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,8 +142,9 @@ def over_optimum(
     x: Codes,
     target: Positions,
     answers: Codes,
-    models: LinearModels,
+    models: Any,
     *,
+    nearest: Callable[..., Nearest] = nearest_linear,
     lowest: bool = False,
     tolerance: float = 1e-5,
     seconds: float = 60.0,
@@ -156,7 +159,8 @@ def over_optimum(
         x: (B, D) the factuals.
         target: (B,) positions of the target classes.
         answers: (B, D) codes of feasible answers.
-        models: The models that judge.
+        models: The models that judge: `LinearModels`, or what else ``nearest`` takes, with ``log_odds``.
+        nearest: The ruler for these models, `nearest_linear` or `avcg.bench.tree_ruler.nearest_in_trees`.
         lowest: Whether the nearest point must only reach the lowest log-odds of the answer under all models, which is
             as good in the worst case; otherwise it must be as good as the answer under every model.
         tolerance: Log-odds that are taken for rounding.
@@ -169,10 +173,10 @@ def over_optimum(
     reached = models.log_odds(answers, target)
     if lowest:
         reached = np.broadcast_to(reached.min(axis=0), reached.shape)
-    nearest = nearest_linear(space, x, target, models, margin=reached - tolerance, seconds=seconds)
+    bound = nearest(space, x, target, models, margin=reached - tolerance, seconds=seconds).bound
     distance = space.distance(answers, x).astype(np.float64)
-    changed = (answers != x).any(axis=1) & (nearest.bound > 0)
-    return np.where(changed, np.maximum(distance / np.where(changed, nearest.bound, 1.0), 1.0), np.nan)
+    changed = (answers != x).any(axis=1) & (bound > 0)
+    return np.where(changed, np.maximum(distance / np.where(changed, bound, 1.0), 1.0), np.nan)
 
 
 def _measured(case: Case, *, lowest: bool) -> Tensor | float:

@@ -120,13 +120,31 @@ def tree_features(encoding: Encoding, x: Codes) -> Floats:
     return features
 
 
+@dataclass(frozen=True, eq=False)
+class TreeModels:
+    """S ensembles of trees over the same columns.
+
+    Attributes:
+        ensembles: The ensembles.
+        encoding: How rows are encoded.
+    """
+
+    ensembles: Sequence[Ensemble]
+    encoding: Encoding
+
+    def log_odds(self, x: Codes, target: Positions) -> Floats:
+        """(S, N) log-odds of the target, of (N, D) codes."""
+        features = tree_features(self.encoding, x)
+        return np.stack([(2.0 * target - 1.0) * ensemble.log_odds(features) for ensemble in self.ensembles])
+
+
 def nearest_in_trees(
     space: TableCodes,
     x: Codes,
     target: Positions,
-    models: Sequence[Ensemble],
+    models: TreeModels,
     *,
-    margin: float = 0.0,
+    margin: float | Floats = 0.0,
     seconds: float = 60.0,
 ) -> Nearest:
     """The nearest feasible points that every one of a few small ensembles accepts by a margin.
@@ -138,17 +156,18 @@ def nearest_in_trees(
         space: What each row may change, and what it costs.
         x: (B, D) the factuals.
         target: (B,) positions of the target classes.
-        models: The ensembles. Programs with more than a few hundred leaves take minutes.
-        margin: Log-odds of the target that each ensemble must reach.
+        models: S ensembles. Three of 30 trees with 8 leaves each take a tenth of a second for a row.
+        margin: Log-odds of the target that each ensemble must reach; one number, or an array that broadcasts to (S, B).
         seconds: Time limit for a row; where it runs out, ``bound`` is below ``distance``.
 
     Raises:
         SettingError: If a number that other columns follow may take too many values to try each.
     """
+    margins = np.broadcast_to(np.asarray(margin, np.float64), (len(models.ensembles), len(x)))
     answers, distance, bound = x.copy(), np.full(len(x), np.nan), np.zeros(len(x))
     for row in range(len(x)):
         one = np.array([row])
-        program = _program(space.take(one), x[one], int(target[row]), models, margin)
+        program = _program(space.take(one), x[one], int(target[row]), models.ensembles, margins[:, row])
         result = program.solve(seconds)
         if result.x is not None:
             answers[row] = x[row] + program.codes(result.x)
@@ -159,7 +178,7 @@ def nearest_in_trees(
     return Nearest(answers, distance, bound)
 
 
-def _program(space: TableCodes, x: Codes, target: int, models: Sequence[Ensemble], margin: float) -> Program:
+def _program(space: TableCodes, x: Codes, target: int, models: Sequence[Ensemble], margins: Floats) -> Program:
     """The program of one row (1, D)."""
     encoding, feasible = space.encoding, space.feasible
     program, options = Program(encoding.width), {}
@@ -176,7 +195,7 @@ def _program(space: TableCodes, x: Codes, target: int, models: Sequence[Ensemble
     if feasible.max_changes is not None:
         program.rows.append((dict.fromkeys(program.counts, 1.0), 0.0, float(feasible.max_changes[0])))
     own, sign = tree_features(encoding, x), 2.0 * target - 1.0
-    for model in models:
+    for model, margin in zip(models, margins, strict=True):
         total: dict[int, float] = {}
         for tree in model.trees:
             leaves = {leaf: program.variable(0.0, (0.0, 1.0), ((), ()), len(program.cost)) for leaf in tree.leaves(0)}
@@ -184,7 +203,7 @@ def _program(space: TableCodes, x: Codes, target: int, models: Sequence[Ensemble
             total |= {leaves[leaf]: sign * float(tree.value[leaf]) for leaf in leaves}
             for node in np.flatnonzero(tree.left >= 0).tolist():
                 _decide(program, tree, node, leaves, own, *options[int(feasible.unit[tree.feature[node]])])
-        program.rows.append((total, margin - sign * model.constant, np.inf))
+        program.rows.append((total, float(margin) - sign * model.constant, np.inf))
     return program
 
 

@@ -11,7 +11,8 @@ from small_problems import least, problems
 
 from avcg import Schema, TabularSpace
 from avcg.bench.models import as_categories
-from avcg.bench.tree_ruler import Ensemble, nearest_in_trees, tree_features
+from avcg.bench.ruler import over_optimum
+from avcg.bench.tree_ruler import Ensemble, TreeModels, nearest_in_trees, tree_features
 from avcg.errors import SettingError
 
 EXAMPLES = settings(max_examples=40)
@@ -43,11 +44,12 @@ def test_nothing_that_all_ensembles_accept_is_nearer(problem, margin):
         expected = model.predict(as_categories(frame, space.schema), output_margin=True)
         np.testing.assert_allclose(ensemble.log_odds(features), expected, atol=1e-5)
 
-    def accepted(points, aimed):
-        rows, sign = tree_features(space.encoding, points), 2.0 * aimed - 1.0
-        return np.all([sign * ensemble.log_odds(rows) >= margin - 1e-6 for ensemble in read], axis=0)
+    both = TreeModels(read, space.encoding)
 
-    found = nearest_in_trees(codes, x, target, read, margin=margin)
+    def accepted(points, aimed):
+        return (both.log_odds(points, aimed) >= margin - 1e-6).all(axis=0)
+
+    found = nearest_in_trees(codes, x, target, both, margin=margin)
     best = least(codes, x, target, accepted)
     np.testing.assert_allclose(found.distance, best, atol=1e-4)
     np.testing.assert_allclose(found.bound, best, atol=1e-4)
@@ -63,17 +65,39 @@ def test_a_number_without_a_step_ends_just_beyond_a_threshold():
     schema = Schema.infer(frame)
     space = TabularSpace.fit(schema, frame)
     x = space.encode(frame).numpy()
-    read = Ensemble.of(fitted(frame, schema, 0, trees=12, depth=3), space.encoding)
-    log_odds = read.log_odds(tree_features(space.encoding, x))
-    refused = np.flatnonzero(log_odds < 0)
+    models = TreeModels([Ensemble.of(fitted(frame, schema, 0, trees=12, depth=3), space.encoding)], space.encoding)
+    refused = np.flatnonzero(models.log_odds(x, np.ones(len(x)))[0] < 0)
     target = np.ones(len(refused), np.intp)
-    found = nearest_in_trees(space.codes, x[refused], target, [read])
-    assert (read.log_odds(tree_features(space.encoding, found.answers)) >= -1e-6).all()
+    found = nearest_in_trees(space.codes, x[refused], target, models)
+    assert (models.log_odds(found.answers, target) >= -1e-6).all()
     grid = np.stack(np.meshgrid(*np.linspace(x.min(axis=0), x.max(axis=0), 200).T), axis=-1).reshape(-1, 2)
-    good = grid[read.log_odds(tree_features(space.encoding, grid.astype(np.float32))) >= 0]
+    good = grid[models.log_odds(grid.astype(np.float32), np.ones(len(grid)))[0] >= 0]
     nearest_on_grid = np.abs(good[None] - x[refused, None]).sum(axis=2).min(axis=1)
     assert (found.distance <= nearest_on_grid + 3e-5).all()
     assert (found.distance >= nearest_on_grid - 2 * np.ptp(x, axis=0).sum() / 199).all()
+
+
+def test_an_answer_is_measured_by_the_nearest_point_as_robust():
+    rng = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"age": rng.integers(0, 9, 30), "kids": rng.integers(0, 4, 30), "job": rng.choice(list("abc"), 30)}
+    )
+    space = TabularSpace.fit(Schema.infer(frame), frame)
+    read = [Ensemble.of(fitted(frame, space.schema, seed), space.encoding) for seed in range(3)]
+    models, x, target = TreeModels(read, space.encoding), space.encode(frame).numpy()[:8], np.ones(8, np.intp)
+    nearest = nearest_in_trees(space.codes, x, target, models)
+    known = np.flatnonzero(np.isfinite(nearest.distance) & (nearest.distance > 0))
+    assert len(known) > 2
+    worse = space.codes.project((nearest.answers + (nearest.answers - x) * 2)[None], x)[0]
+    for answers in (nearest.answers, worse):
+        ratios = over_optimum(space.codes, x, target, answers, models, nearest=nearest_in_trees)
+        for row in known:
+            needed = models.log_odds(answers[[row]], target[[row]])
+            best = least(
+                space.codes, x[[row]], target[[row]],
+                lambda points, aimed, needed=needed: (models.log_odds(points, aimed) >= needed - 1e-5).all(axis=0),
+            )  # fmt: skip
+            assert ratios[row] == pytest.approx(space.codes.distance(answers, x)[row] / best[0], rel=1e-3)
 
 
 def test_other_columns_are_refused():
@@ -87,7 +111,7 @@ def test_other_columns_are_refused():
 def test_what_no_point_reaches_is_infinitely_far():
     frame = pd.DataFrame({"pay": [1.5, 2.5, 3.5, 4.5], "kind": list("abab")})
     space = TabularSpace.fit(Schema.infer(frame), frame)
-    read = Ensemble.of(fitted(frame, space.schema, 0), space.encoding)
-    found = nearest_in_trees(space.codes, space.encode(frame).numpy(), np.ones(4, np.intp), [read], margin=1e3)
+    models = TreeModels([Ensemble.of(fitted(frame, space.schema, 0), space.encoding)], space.encoding)
+    found = nearest_in_trees(space.codes, space.encode(frame).numpy(), np.ones(4, np.intp), models, margin=1e3)
     assert (found.distance == np.inf).all()
     assert (found.bound == np.inf).all()
