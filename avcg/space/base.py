@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -13,7 +14,7 @@ from avcg.schema.schema import Schema
 from avcg.space.alternatives import Alternatives
 from avcg.space.codes import CodeSpace
 from avcg.space.constraints import REACH
-from avcg.space.encoding import Codes, Flags, Positions
+from avcg.space.encoding import Codes, Flags, Floats, Positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,3 +180,11 @@ class TorchCodes:
         taken = chosen[..., 0]
         replaced = (taken >= 0).reshape(*taken.shape, *[1] * (x_cf.ndim - 1))
         return np.where(replaced, moves.codes[np.maximum(taken, 0)], x_cf)
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:  # noqa: ARG002
+        """No feasible set is known to be small."""
+        return iter(())
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:  # noqa: ARG002
+        """(B,) infinity, because no bound is known."""
+        return np.full(len(x), np.inf)

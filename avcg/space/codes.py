@@ -6,6 +6,7 @@ without torch. `avcg.space.base.TorchCodes` implements it for spaces written in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
@@ -14,7 +15,7 @@ import numpy as np
 
 from avcg.space.alternatives import Alternatives, alternatives, combine
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
-from avcg.space.encoding import Codes, Encoding, Flags, Positions, Values
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.space.limits import Limits
 from avcg.space.project import (
     allowed_entries,
@@ -29,6 +30,7 @@ from avcg.space.project import (
     restore,
     violations,
 )
+from avcg.space.reach import largest_scores, small_sets
 
 _COARSE = 2**24  # steps from which on float32 is no finer than the steps
 
@@ -72,6 +74,12 @@ class CodeSpace(Protocol):
 
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
         """(K, B, *event) answers with several units replaced; ``chosen`` (K, B, n_units) says by which alternative."""
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
+        """Every point of the feasible sets that have at most ``most``; see `avcg.space.reach.small_sets`."""
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:
+        """(B,) the largest value of a linear function of the codes on any feasible point; see `avcg.space.reach`."""
 
     @property
     def tensors(self) -> Any:
@@ -165,6 +173,14 @@ class TableCodes:
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
         """(K, B, D) answers with several units replaced at once."""
         return combine(self.encoding, self.feasible, x_cf, x, moves, chosen)
+
+    def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
+        """Every point of the feasible sets that have few; see `avcg.space.reach.small_sets`."""
+        return small_sets(self.encoding, self.feasible, x, most, at_once)
+
+    def largest_scores(self, x: Codes, weights: Floats) -> Floats:
+        """(B,) the largest value of a linear function of the codes; see `avcg.space.reach.largest_scores`."""
+        return largest_scores(self.encoding, self.feasible, x, weights)
 
     def restore(self, codes: Codes, factuals: Values) -> Values:
         """Feasible codes (B, D) to exact values; unchanged cells are the factuals' own."""

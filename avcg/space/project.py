@@ -142,7 +142,7 @@ def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, c
     for bound in (low, high):
         value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
     for step, decimals, at in encoding.grids:
-        first, last = _multiples(low[:, at], high[:, at], step, decimals)
+        first, last = multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.minimum(np.maximum(np.rint(wanted[..., at] / step), first), last)
         value[..., at] = np.where(first <= last, multiple(nearest, step, decimals), current[:, at])
     return np.where(np.abs(wanted - current) <= np.abs(wanted - value), current, value)
@@ -154,7 +154,7 @@ def number_limits(feasible: FeasibleSet, current: Floats) -> tuple[Floats, Float
     return feasible.limits.interval(np, current, missing if missing.any() else None)
 
 
-def _multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
+def multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
     """The first and the last multiple of a step within bounds, in steps; the first is above the last if there is none.
 
     The multiples themselves are compared, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
@@ -336,7 +336,7 @@ def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, 
     broken = np.isnan(value) | (value < low) | (value > high) | feasible.limits.directions.frozen
     for step, decimals, at in encoding.grids:  # in steps: a float32 column holds 0.3 only approximately
         count = value[:, at] / step
-        first, last = _multiples(low[:, at], high[:, at], step, decimals)
+        first, last = multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.rint(count)
         off = np.abs(count - nearest) > 1e-6 * np.maximum(1.0, np.abs(count))
         frozen = feasible.limits.directions.frozen[:, at]
