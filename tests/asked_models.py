@@ -92,7 +92,7 @@ def recount(model, explainer, delivered):
     assert delivered.certificate.n == n > 0
     assert n < 20, "a promise of 0.95 needs all of them"
     already = np.repeat(model.predict(delivered.factuals) == delivered.target, delivered.n)
-    expected = np.select([already, ~valid, agreeing < n], ["already_target", "not_valid", "not_robust"], "ok")
+    expected = np.select([already, ~valid, agreeing < n], ["already_target", "not_found", "not_robust"], "ok")
     assert (delivered.statuses == expected).all()
     places = pd.Index(model.classes_).get_indexer(pd.Index(target))
     of_target = model.predict_proba(delivered.frame)[np.arange(len(target)), places]

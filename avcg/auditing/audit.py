@@ -332,8 +332,9 @@ def feasibility(
 ) -> pd.DataFrame:
     """The share of denied rows for which no valid answer is found, for all rows and by group.
 
-    It does not mean that there is none. This is certain only for rows that may not change at all (``infeasible``). For
-    all others the method finds none with ``effort="thorough"``, and another method may find one.
+    It does not mean that there is none. This is certain only for rows that may not change at all (``immovable``) and
+    for those of which it is proven (``infeasible``). For all others the method finds none with ``effort="thorough"``,
+    and another method may find one.
 
     Args:
         recourse: A fitted method.
@@ -344,8 +345,8 @@ def feasibility(
 
     Returns:
         One line for all rows, then one for each group. The columns are the number of rows that are ``denied``, and
-        among them the numbers that are ``without`` a valid answer, that are ``infeasible``, and whose answer is only
-        ``not_robust``, with shares and their intervals.
+        among them the numbers that are ``immovable``, ``infeasible``, ``without`` a valid answer for these or any other
+        reason, and whose answer is only ``not_robust``, with shares and their intervals.
 
     >>> from avcg import BlackBox, PointMass, toys
     >>> from avcg.baselines.nearest import NearestUnlike
@@ -366,8 +367,9 @@ def feasibility(
         observed = answers.statuses[members]
         if label != "all" and not len(observed):
             continue
-        line: dict[str, float] = {"denied": len(observed), "infeasible": int((observed == "infeasible").sum())}
-        for name, statuses in (("without", ("infeasible", "not_valid")), ("not_robust", ("not_robust",))):
+        certain = ("immovable", "infeasible")
+        line: dict[str, float] = {"denied": len(observed), **{name: int((observed == name).sum()) for name in certain}}
+        for name, statuses in (("without", (*certain, "not_found")), ("not_robust", ("not_robust",))):
             count = int(np.isin(observed, statuses).sum())
             share, low, high = share_of(count, len(observed), confidence)
             line |= {name: count, f"{name}_share": share, f"{name}_low": low, f"{name}_high": high}

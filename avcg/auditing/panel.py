@@ -301,7 +301,7 @@ def _packaged(
         answers=answers,
         n=1,
         target=target,
-        statuses=statuses(holds & same, immovable & ~holds, holds | mean, holds),
+        statuses=statuses(holds & same, immovable & ~holds, np.zeros(len(holds), bool), holds | mean, holds),
         probability=after.probability.mean(axis=0),
         probability_before=before.probability.mean(axis=0),
         distance=distance,

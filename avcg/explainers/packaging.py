@@ -68,9 +68,12 @@ class Packaging:
             factuals, factuals_read = take_rows(rows, positions), take_rows(read, positions)
         decoded = space.take(torch.from_numpy(positions)).deliver(flat, factuals, factuals_read)
         check_delivery(decoded.broken)
-        after = self.deployed.bind_rows(decoded.answers).probabilities(torch.from_numpy(decoded.received))
+        received = torch.from_numpy(decoded.received)
+        after = self.deployed.bind_rows(decoded.answers).probabilities(received).cpu().numpy()
         certificate, robust = self._votes(rows, query, decoded.answers, decoded.received)
-        assessment = assess(query, decoded.received, before, after.cpu().numpy(), robust, self.deployed.rule)
+        assessment = assess(
+            query, decoded.received, before, after, robust, self.deployed.rule, self.deployed.unreachable
+        )
         aims = self.classes[np.unique(query.target)]
         return Counterfactuals(
             factuals=rows,

@@ -10,20 +10,21 @@ from avcg.guarantees.statement import agreement, proof
 
 MOST_ANSWERS = 10  # answers to one row; a light scorer stores noise for as many, and a service gives no more
 
-Status = Literal["ok", "already_target", "infeasible", "not_valid", "not_robust"]
+Status = Literal["ok", "already_target", "immovable", "infeasible", "not_found", "not_robust"]
 
 MEANING: Mapping[str, str] = {
     "ok": "the decision flips, and enough of the models held back from training accept the answer, if there are any",
     "already_target": "the decision is already the target; nothing is changed",
-    "infeasible": "the row may not change in any way; nothing is changed",
-    "not_valid": "the best change that was found does not flip the decision",
+    "immovable": "the row may not change in any way; nothing is changed",
+    "infeasible": "it is proven that no allowed change flips the decision; the change shown comes close",
+    "not_found": "no change that flips the decision was found; the change shown comes closest",
     "not_robust": "the decision flips, but too few of the models held back from training accept the answer",
 }
 
 
 # Columns of results that `votes_in_words` takes, in its order.
 VOTES = ("status", "agreeing", "n_models", "accepting_unchanged", "harmed")
-UNCHANGED = ("already_target", "infeasible")  # statuses of answers that change nothing
+UNCHANGED = ("already_target", "immovable")  # statuses of answers that change nothing
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from avcg.errors import ArtifactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
+from avcg.hypotheses.linear import linear_logits
 from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked
 from avcg.io.scorer import GENERATOR, JUDGES, TABLES
 from avcg.io.spaces import pack_encoding, pack_limits
@@ -166,6 +167,9 @@ def scorer_parts(explainer: Amortized) -> tuple[dict[str, Any], dict[str, bytes]
     config = explainer.recipe_.search
     arrays["latents"] = explainer.search.latents(max(config.latents_per_answer * MOST_ANSWERS, config.retry_latents))
     arrays["deployed.weights"], arrays["judges.weights"] = deployed.weights.numpy(), judges.weights.numpy()
+    linear = linear_logits(deployed) if len(deployed) == 1 else None
+    if linear is not None:
+        arrays["deployed.linear"], arrays["deployed.offset"] = linear[0][0], linear[1][0]
     bounds = clopper_pearson(np.arange(n_test + 1), n_test, config.confidence) if n_test else np.zeros(1)
     files = {
         GENERATOR: generator,

@@ -24,6 +24,7 @@ from avcg.io.tensors import read_tensors
 from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.delivery import assess, check_delivery, needed_votes
 from avcg.method.query import Effort, Query, QueryOptions, target_positions
+from avcg.method.reachability import proven_unreachable
 from avcg.method.search import Search
 from avcg.models.decision import DecisionRule
 from avcg.schema.schema import Schema
@@ -74,7 +75,7 @@ class Scorer:
         self.schema: Schema = stored.encoding.schema
         self.survival, self.confidence = stored.survival, stored.config.confidence
         self.n_models, self.n_test = stored.n_held_out, len(stored.bounds) - 1
-        self._statements, self.typicality = stored.statements, stored.typicality
+        self._statements, self.typicality, self._linear = stored.statements, stored.typicality, stored.linear
         self.assumption: str | None = stored_notes(path, manifest).get("assumption")
         self._generator, self._judges = (open_graph(files[name], threads) for name in (GENERATOR, JUDGES))
         self._mean_latent, self._n_judges = np.zeros_like(stored.latents[:1]), len(stored.judge_weights)
@@ -250,7 +251,7 @@ class Scorer:
         waiting = unchanged.sum(axis=0).tolist()
         agreeing, tested = accepts.sum(axis=0), accepts[self.n_models - self.n_test :].sum(axis=0).tolist()
         robust = agreeing >= needed_votes(self.n_models, self.survival)
-        assessment = assess(query, received, before, after, robust, acceptance.rule)
+        assessment = assess(query, received, before, after, robust, acceptance.rule, self._unreachable)
         changed = per_answer.space.changes(values, factuals)
         status, probability = assessment.statuses.tolist(), assessment.probability.tolist()
         distance, repeated, votes = assessment.distance.tolist(), assessment.repeated.tolist(), agreeing.tolist()
@@ -272,6 +273,16 @@ class Scorer:
             target, decision = self.classes[query.target[i]], self.classes[current[i]]
             answered.append(Row(i, target, tuple(options), float(assessment.probability_before[i]), decision))
         return answered
+
+    def _unreachable(self, query: Query) -> Flags:
+        """(B,) whether it is proven that no feasible point of a row makes the decision the target."""
+        acceptance = self._search.acceptance
+        return proven_unreachable(
+            query,
+            lambda x: acceptance.deployed_probability(self._judge(x)),
+            acceptance.rule,
+            linear=self._linear,
+        )
 
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
         """(K, B, D) feasible candidates; see `avcg.method.search.Propose`."""

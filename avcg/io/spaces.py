@@ -48,7 +48,10 @@ _SCORED: dict[Any, Any] = {
         ...: object,
     },
     "recipe": {
-        "search": dict, "reference": {"n_neighbours": int, ...: object}, "spread": float, "typicality": float,
+        "search": dict,
+        "reference": {"n_neighbours": int, ...: object},
+        "spread": float,
+        "typicality": float,
         ...: object,
     },
     "scorer": {"n_deployed": int, "n_judges": int, "n_held_out": int, "n_test": int, "single_pass": bool},
@@ -178,6 +181,7 @@ class Scored:
         single_pass: Whether the search stops after one pass of the generator.
         weights: (I,) weights of the deployed models, which are the first of the judges.
         judge_weights: (S,) weights of all judges.
+        linear: (C, D) weights and (C,) biases of the deployed model's logits; None: it is not known to be linear.
         bounds: (F + 1,) lower bounds of the share of models that agree, by the number of F test models that agree.
         latents: (K, L) latent noise that is tried.
         config: Settings of the search.
@@ -198,6 +202,7 @@ class Scored:
     single_pass: bool
     weights: Codes
     judge_weights: Codes
+    linear: tuple[Floats, Floats] | None
     bounds: Floats
     latents: Codes
     config: SearchConfig
@@ -240,6 +245,7 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         single_pass=scorer["single_pass"],
         weights=_array(arrays, "deployed.weights", "f", deployed),
         judge_weights=_array(arrays, "judges.weights", "f", judges),
+        linear=_linear(arrays, len(classes), encoding.width),
         bounds=_array(arrays, "lower_bounds", "f", test + 1),
         latents=_array(arrays, "latents", "f", count, size),
         config=config,
@@ -251,6 +257,13 @@ def unpack_scored(manifest: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     if not ((scored.bounds >= 0) & (scored.bounds <= 1)).all():
         raise ArtifactError(f"The stored lower bounds must be shares. Got {scored.bounds[:4]}.")
     return scored
+
+
+def _linear(arrays: Mapping[str, NDArray[Any]], n_classes: int, width: int) -> tuple[Floats, Floats] | None:
+    """The linear logits of the deployed model, where they are stored."""
+    if "deployed.linear" not in arrays:
+        return None
+    return _array(arrays, "deployed.linear", "f", n_classes, width), _array(arrays, "deployed.offset", "f", n_classes)
 
 
 def _check_scored(manifest: Mapping[str, Any]) -> None:

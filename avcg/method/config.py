@@ -46,6 +46,7 @@ class SearchConfig:
         thorough_steps: The same for the rounds that thorough effort adds.
         rescue_steps: The same for a row without an accepted answer, over and over again.
         rescue_rounds: Largest number of rounds for such a row, with fast, standard and thorough effort.
+        most_points: Largest number of points that such a row may become of which all are tried.
         n_units: Number of units of change tried in each round after the first, those that gained most for their price.
         price_range: Lowest and highest price of a log-odd for which changes are combined.
         price_halvings: Number of times that this range is halved, on a logarithmic scale, to find the price.
@@ -76,6 +77,7 @@ class SearchConfig:
     thorough_steps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     rescue_steps: tuple[float, ...] = (1.0, 0.5, 0.25)
     rescue_rounds: tuple[int, int, int] = (4, 12, 36)
+    most_points: int = 4096
     n_units: int = 8
     price_range: tuple[float, float] = (2.0**-12, 2.0**10)
     price_halvings: int = 16
@@ -85,7 +87,7 @@ class SearchConfig:
     def __post_init__(self) -> None:
         for name in ("retry_latents", "first_neighbours", "retry_neighbours", "latents_per_answer", "diversity_group"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
-        for name in ("n_units", "price_halvings", "n_typical"):
+        for name in ("most_points", "n_units", "price_halvings", "n_typical"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 1)
         for name in ("lock_depth", "start_locks"):
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 0)

@@ -6,6 +6,7 @@ Explainers in torch and the light scorer both deliver by these functions, so tha
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,13 @@ class Assessment:
 
 
 def assess(
-    query: Query, received: Codes, before: NDArray[Any], after: NDArray[Any], robust: Flags, rule: DecisionRule
+    query: Query,
+    received: Codes,
+    before: NDArray[Any],
+    after: NDArray[Any],
+    robust: Flags,
+    rule: DecisionRule,
+    unreachable: Callable[[Query], Flags],
 ) -> Assessment:
     """Status, probabilities, distance and repeats of answers as people receive them.
 
@@ -49,16 +56,19 @@ def assess(
         after: (N, C) probabilities of the answers, by the deployed model.
         robust: (N,) whether the promised share of held-out models accepts each answer.
         rule: How probabilities become a decision.
+        unreachable: Function from a query to whether it is proven of each row that no feasible point is valid.
     """
     per_answer, rows = query.per_answer()
     already = rule.valid(before, query.target, query.min_prob)
     valid = rule.valid(after, per_answer.target, query.min_prob)
-    immovable, failed = np.zeros(len(already), bool), ~already & ~valid.reshape(len(already), -1).all(axis=1)
-    if failed.any():  # a valid answer has moved, so that its row need not be looked at
-        positions = np.flatnonzero(failed)
-        immovable[positions] = query.take(positions).space.immovable(query.x[positions])
+    immovable, proven = np.zeros(len(already), bool), np.zeros(len(already), bool)
+    failed = np.flatnonzero(~already & ~valid.reshape(len(already), -1).any(axis=1))
+    if len(failed):  # a valid answer has moved, so that its row need not be looked at
+        immovable[failed] = query.take(failed).space.immovable(query.x[failed])
+        failed = failed[~immovable[failed]]
+        proven[failed] = unreachable(query.take(failed)) if len(failed) else False
     return Assessment(
-        statuses=statuses(already[rows], immovable[rows], valid, robust),
+        statuses=statuses(already[rows], immovable[rows], proven[rows], valid, robust),
         probability=of_target(after, per_answer.target).astype(np.float64),
         probability_before=of_target(before, query.target).astype(np.float64),
         distance=per_answer.space.distance(received, per_answer.x).astype(np.float64),
@@ -75,17 +85,18 @@ def needed_votes(n_models: int, survival: float) -> int:
     return math.ceil(n_models * survival - 1e-9)  # a float product may lie just above a whole number
 
 
-def statuses(already: Flags, immovable: Flags, valid: Flags, robust: Flags) -> NDArray[np.str_]:
+def statuses(already: Flags, immovable: Flags, proven: Flags, valid: Flags, robust: Flags) -> NDArray[np.str_]:
     """(N,) the status of each answer; see `avcg.explainers.records.MEANING`.
 
     Args:
         already: Whether the row has the target decision as it is.
         immovable: Whether the row may change nothing.
+        proven: Whether it is proven that no allowed change flips the decision.
         valid: Whether the deployed model decides for the target.
         robust: Whether the promised share of held-out models accepts the answer.
     """
-    judged = np.where(~valid, "not_valid", np.where(robust, "ok", "not_robust"))
-    return np.where(already, "already_target", np.where(immovable, "infeasible", judged))
+    judged = np.where(~valid, np.where(proven, "infeasible", "not_found"), np.where(robust, "ok", "not_robust"))
+    return np.where(already, "already_target", np.where(immovable, "immovable", judged))
 
 
 def check_delivery(violated: Flags) -> None:

@@ -9,8 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avcg.hypotheses.linear import linear_logits
 from avcg.hypotheses.predictors import Predictors
+from avcg.method.query import Query
+from avcg.method.reachability import proven_unreachable
 from avcg.models.decision import DecisionRule
+from avcg.space.encoding import Flags
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +48,16 @@ class DeployedModel:
         probabilities = self.predictors.predictive(x)
         self.rule.check_classes(probabilities.shape[1])
         return probabilities
+
+    def unreachable(self, query: Query) -> Flags:
+        """(B,) whether it is proven that no feasible point of a row makes the decision the target."""
+        linear = linear_logits(self.predictors) if len(self.predictors) == 1 else None
+        return proven_unreachable(
+            query,
+            lambda x: self.probabilities(torch.from_numpy(x)).cpu().numpy(),
+            self.rule,
+            linear=None if linear is None else (linear[0][0], linear[1][0]),
+        )
 
     def decide(self, probabilities: Tensor) -> Tensor:
         """(N,) class positions that the rule decides for, given (N, C) probabilities."""

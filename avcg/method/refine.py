@@ -64,6 +64,21 @@ class Refiner:
             result[rows] = state.answers
         return result
 
+    def exhausted(self, query: Query, answers: Codes, margin: Codes) -> Codes:
+        """(B, *event) the answers, or the best of all points that a row may become where these are few.
+
+        Args:
+            query: B rows.
+            answers: (B, *event) feasible answers.
+            margin: (B,) log-odds of the target, as in `refined`.
+        """
+        state = _State.of(self.acceptance, query, answers, margin)
+        for owner, points in query.space.small_sets(query.x, self.config.most_points, _CANDIDATES):
+            every = Alternatives(owner, np.zeros(len(owner), np.intp), points, 1)
+            changed = (points != query.x[owner]).reshape(len(owner), -1).any(axis=1)
+            state.consider(points[changed], owner[changed], _prices_of(query, every)[changed])
+        return state.answers
+
 
 @dataclass(eq=False)
 class _State:

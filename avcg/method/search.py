@@ -172,7 +172,8 @@ class Search:
         rounds = config.rescue_rounds[EFFORTS.index(query.effort)]
         steps = (config.rescue_steps * (rounds // len(config.rescue_steps) + 1))[:rounds]
         part = query.take(rejected)
-        answers[rejected] = self.refiner.refined(part, answers[rejected], margin[rejected], steps)
+        found = self.refiner.refined(part, answers[rejected], margin[rejected], steps)
+        answers[rejected] = self.refiner.exhausted(part, found, margin[rejected])
         return answers
 
     def _retry(self, query: Query, margin: Codes, answers: Codes, costs: Floats) -> Codes:

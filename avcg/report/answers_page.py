@@ -305,7 +305,7 @@ def _without(answers: Counterfactuals, everyone: Group, groups: Sequence[Group])
     """Statuses other than ok, by group."""
     statuses = [status for status in SYMBOLS if status != "ok" and everyone.statuses[status]]
     by_row = answers.statuses.reshape(len(answers), answers.n)
-    unsuccessful = np.isin(by_row[:, 0], ("not_robust", "not_valid"))
+    unsuccessful = np.isin(by_row[:, 0], ("not_robust", "not_found", "infeasible"))
     kept = _largest(groups)
     return {
         "statuses": [{"name": spoken(s), "symbol": SYMBOLS[s], "kind": s, "means": MEANING[s]} for s in statuses],
@@ -318,9 +318,9 @@ def _without(answers: Counterfactuals, everyone: Group, groups: Sequence[Group])
             for group in (everyone, *kept)
         ],
         "more": len(groups) - len(kept),
-        "without": everyone.statuses["not_valid"] + everyone.statuses["infeasible"],
+        "without": sum(everyone.statuses[status] for status in ("not_found", "immovable", "infeasible")),
         "weak": everyone.statuses["not_robust"],
-        "unsure": bool(everyone.statuses["not_valid"]),
+        "unsure": bool(everyone.statuses["not_found"]),
         "rescued": int((unsuccessful & (by_row == "ok").any(axis=1)).sum()),
     }
 

@@ -20,8 +20,9 @@ from avcg.report.svg import dumbbell
 SYMBOLS: Mapping[str, str] = {
     "ok": "✓",
     "not_robust": "≈",
-    "not_valid": "✗",
-    "infeasible": "⊘",
+    "not_found": "✗",
+    "infeasible": "∅",
+    "immovable": "⊘",
     "already_target": "=",
 }
 _MAX_ROWS, _MAX_PICTURES, _MAX_OPTIONS, _MAX_CHANGES = 200, 40, 5, 12

@@ -197,7 +197,7 @@ class TestTotals:
         assert table.by("size")["told"].sum() == table.summary()["told"]
 
     def test_nobody_was_told_anything(self, delivered):
-        none = replace(delivered, statuses=np.full(50, "not_valid"))
+        none = replace(delivered, statuses=np.full(50, "not_found"))
         result = audit(none, autumn_model())
         total = result.summary()
         assert (total["told"], total["low"], total["high"]) == (0, 0.0, 1.0)
@@ -258,10 +258,10 @@ class TestFeasibility:
                 for status, value in zip(answers.statuses, SPRING.X["rating"], strict=True)
                 if status != "already_target" and label in ("all", value)
             ]
-            without = sum(status in ("infeasible", "not_valid") for status in mine)
+            without = sum(status in ("immovable", "not_found") for status in mine)
             assert (line["denied"], line["without"]) == (len(mine), without)
             assert line["not_robust"] == mine.count("not_robust")
-            assert line["infeasible"] == mine.count("infeasible")
+            assert line["immovable"] == mine.count("immovable")
             exact = binomtest(without, len(mine)).proportion_ci(0.95, "exact")
             assert line["without_share"] == pytest.approx(without / len(mine))
             assert (line["without_low"], line["without_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
@@ -274,4 +274,4 @@ class TestFeasibility:
         narrow = NearestUnlike(recourse.hypotheses, only_buying).fit(SPRING.X)
         owners = denied()[denied()["owns"]]
         line = feasibility(narrow, owners, target=1).loc["all"]
-        assert line["infeasible"] == line["without"] == line["denied"] == len(owners) > 0
+        assert line["immovable"] == line["without"] == line["denied"] == len(owners) > 0

@@ -109,7 +109,7 @@ class TestLines:
         class Refusing(NearestUnlike):
             def query(self, X, target, options):
                 found = super().query(X, target, options)
-                statuses = np.where(np.arange(len(found.statuses)) % 2, "not_valid", "ok")
+                statuses = np.where(np.arange(len(found.statuses)) % 2, "not_found", "ok")
                 return replace(found, statuses=statuses)
 
         frame = ran(methods={"half": lambda hypotheses, X, y: Refusing(hypotheses).fit(X, y)}, horizon=1).frame
@@ -121,7 +121,7 @@ class TestLines:
         class Silent(NearestUnlike):
             def query(self, X, target, options):
                 found = super().query(X, target, options)
-                return replace(found, statuses=np.full(len(found.statuses), "not_valid"))
+                return replace(found, statuses=np.full(len(found.statuses), "not_found"))
 
         found = ran(methods={"silent": lambda hypotheses, X, y: Silent(hypotheses).fit(X, y)}, horizon=1)
         lines = found.frame[found.frame["method"] == "silent"]

@@ -137,7 +137,7 @@ class TestReplacements:
     def test_nobody_can_be_helped(self, delivered, recourse):
         nobody = BlackBox(lambda rows: np.zeros(len(rows)), SPRING.X)
         result = audit(delivered, nobody, recourse=recourse)
-        assert set(result.replacements.statuses) == {"not_valid"}
+        assert set(result.replacements.statuses) == {"not_found"}
         assert not result.frame[["replacement", "keeps_advice"]].any(axis=None)
         assert "no replacement found" in str(result)
 

@@ -27,7 +27,7 @@ class TestNeighbours:
         x = found.space_.encode(answers.frame)[delivered]
         assert delivered.mean() > 0.8
         assert (found.judges_.log_probs(x).exp()[..., 1] > 0.6).all()
-        assert (answers.status[~delivered] == "not_valid").all()
+        assert (answers.status[~delivered] == "not_found").all()
 
     def test_the_class_mean_is_one_profile(self):
         found = ClassMean(loan_retrains()).fit(TOY.X, TOY.y)

@@ -332,7 +332,7 @@ class TestFormats:
         both = pd.read_csv("both.csv")
         assert (both["status"] == "single").all()
         assert (both["row"] == both["avcg_row"] + 100).all()
-        assert set(both["avcg_status"]) <= {"ok", "not_robust", "not_valid", "infeasible"}
+        assert set(both["avcg_status"]) <= {"ok", "not_robust", "not_found", "immovable"}
 
     def test_nobody_to_answer(self):
         run("explain", "art", "rows.csv", "--all", "--out", "who.csv")

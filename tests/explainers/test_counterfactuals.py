@@ -85,18 +85,18 @@ class TestStatuses:
         assert found.changes().empty
         assert "the decision is already" in str(found)
 
-    def test_a_row_that_may_change_nothing_is_infeasible(self, recourse):
+    def test_a_row_that_may_change_nothing_is_immovable(self, recourse):
         found = recourse.generate(denied().head(3), max_changes=0)
-        assert (found.status == "infeasible").all()
+        assert (found.status == "immovable").all()
         pd.testing.assert_frame_equal(found.frame, denied().head(3))
 
-    def test_a_range_that_leaves_no_way_is_not_valid(self, recourse):
+    def test_a_range_that_leaves_no_way_is_not_found(self, recourse):
         now = denied().head(4)
         found = recourse.generate(now, vary=["months"], ranges={"months": (None, now["months"] + 1)})
-        assert set(found.status) <= {"not_valid", "ok", "not_robust"}
+        assert set(found.status) <= {"not_found", "ok", "not_robust"}
         poor = denied()[loan_model().predict_proba(denied())[:, 1] < 0.3]
         hopeless = recourse.generate(poor, vary=["months"], ranges={"months": (None, poor["months"] + 1)})
-        assert (hopeless.status == "not_valid").all()
+        assert (hopeless.status == "not_found").all()
 
     def test_mixed_rows_and_directions(self, recourse):
         rows = TOY.X.head(30)
@@ -106,9 +106,9 @@ class TestStatuses:
         per_row = recourse.generate(rows, target=wanted)
         pd.testing.assert_frame_equal(per_row.frame, found.frame)
 
-    def test_min_prob_is_kept_or_not_valid(self, recourse):
+    def test_min_prob_is_kept_or_not_found(self, recourse):
         found = recourse.generate(denied(), min_prob=0.9)
-        valid = ~found.status.isin(["not_valid"])
+        valid = ~found.status.isin(["not_found"])
         assert valid.mean() > 0.7
         assert (found.probability[valid] >= 0.9).all()
         assert (found.probability[~valid] < 0.9).all()

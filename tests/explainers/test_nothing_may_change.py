@@ -96,7 +96,7 @@ class TestFit:
     def test_few_rows_that_may_change_are_enough(self, hypotheses, able):
         X = pd.concat([LOANS.X[~still(LOANS.X)].head(able), LOANS.X[still(LOANS.X)]])
         found = fitted(hypotheses, X=X).generate(X)
-        assert ((found.statuses == "infeasible") <= still(X)).all()
+        assert ((found.statuses == "immovable") <= still(X)).all()
 
     def test_one_row_that_may_change_is_too_few(self, hypotheses):
         X = pd.concat([LOANS.X[~still(LOANS.X)].head(1), LOANS.X[still(LOANS.X)]])
@@ -136,7 +136,7 @@ class TestFit:
         X = pd.concat([LOANS.X[~still(LOANS.X)].head(2), LOANS.X[still(LOANS.X)]])
         recourse = fitted(PointMass(BlackBox(rule, LOANS.X)), X=X)
         assert recourse.distillation_ is not None
-        assert set(recourse.generate(X[still(X)]).statuses) <= {"already_target", "infeasible"}
+        assert set(recourse.generate(X[still(X)]).statuses) <= {"already_target", "immovable"}
 
 
 def denied(explainer):
@@ -157,13 +157,13 @@ class TestAnswers:
     def test_rows_at_their_bound(self, explainer):
         X = denied(explainer)
         found = explainer.generate(X, explainer.classes_[1], n=2)
-        assert np.array_equal((found.statuses == "infeasible").reshape(-1, 2).all(axis=1), still(X))
+        assert np.array_equal((found.statuses == "immovable").reshape(-1, 2).all(axis=1), still(X))
 
     @pytest.mark.parametrize("request_", REQUESTS)
     def test_a_request_that_lets_nothing_change(self, explainer, request_):
         X = denied(explainer)
         found = explainer.generate(X, explainer.classes_[1], **request_)
-        assert set(found.statuses) == {"infeasible"}
+        assert set(found.statuses) == {"immovable"}
         assert not found.changed.any()
         assert found.answers.equals(X.loc[X.index.repeat(found.n)])
 
@@ -171,9 +171,9 @@ class TestAnswers:
     def test_everything_that_is_made_of_answers(self, explainer, by):
         X = denied(explainer)
         found = explainer.generate(X, explainer.classes_[1], max_changes=0)
-        assert "infeasible" in str(found)
+        assert "immovable" in str(found)
         assert Counterfactuals.from_json(found.to_json()).summary().equals(found.summary())
-        assert "infeasible" in render(found, explainer=explainer, by=by)
+        assert "immovable" in render(found, explainer=explainer, by=by)
 
     def test_audit(self, explainer, hypotheses):
         X = denied(explainer)
@@ -184,7 +184,7 @@ class TestAnswers:
         told.statuses[:] = "ok"
         found = audit(told, hypotheses, recourse=explainer)
         assert found.replacements is not None
-        assert set(found.replacements.statuses[still(found.replacements.factuals)]) <= {"infeasible", "already_target"}
+        assert set(found.replacements.statuses[still(found.replacements.factuals)]) <= {"immovable", "already_target"}
         assert "lost" in found.to_html()
 
     @pytest.mark.parametrize("request_", [{}, {"max_changes": 0}, {"vary": []}, {"vary": [], "n": 3}])
@@ -212,7 +212,7 @@ def test_the_command_line(tmp_path):
         done = run("explain", tmp_path / "kept", tmp_path / "still.csv", "--all", "--out", tmp_path / out)
         assert done.code == 0, done.err
     found = pd.read_csv(tmp_path / "a.csv")
-    assert set(found["status"]) == {"already_target", "infeasible"}
+    assert set(found["status"]) == {"already_target", "immovable"}
     assert found["status"].equals(pd.read_parquet(tmp_path / "a.parquet")["status"].astype(found["status"].dtype))
     nothing = ["--freeze", "income,owns,housing,rating,months"]
     done = run("fit", tmp_path / "rows.csv", *options, *nothing, "--out", tmp_path / "none")

@@ -24,7 +24,7 @@ class TestRefining:
         first, refined = recourse.generate(denied(), effort="fast"), alike.generate(denied())
         assert (refined.distance <= first.distance + 1e-5).all()
         assert refined.distance.mean() < first.distance.mean()
-        assert (refined.status == "not_valid").sum() <= (first.status == "not_valid").sum()
+        assert (refined.status == "not_found").sum() <= (first.status == "not_found").sum()
         assert not recourse.space_.violations(refined.frame, denied()).any()
 
     def test_no_step_begins_after_the_budget(self, recourse):
@@ -73,7 +73,7 @@ class TestRefining:
         }
         assert any(name.startswith("encoder") for name in moved)
         assert any(name.startswith("decoder") for name in moved) is not only_encoder
-        assert (renewed.generate(denied()).status != "not_valid").mean() > 0.8
+        assert (renewed.generate(denied()).status != "not_found").mean() > 0.8
 
 
 class TestRefinedAlone:

@@ -47,7 +47,7 @@ class TestWhatReviewersFound:
         judges = retrains(model, numbers, TOY.y, n=4, resampling="bootstrap")
         with pytest.raises(SettingError, match="needs 'hypotheses' with gradients"):
             RobustSearch(judges).fit(numbers)
-        assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "infeasible").all()
+        assert (RobustNeighbour(judges).fit(numbers, TOY.y).generate(numbers.head(5)).status != "immovable").all()
 
     def test_the_model_in_force_never_certifies(self):
         ensemble = FiniteSet(

@@ -120,7 +120,7 @@ class TestTreesFromEndToEnd:
         for target in (None, "low"):
             delivered = explainer.generate(NUMBERS.head(40), target)
             recount(model, explainer, delivered)
-            assert (delivered.status == "not_valid").mean() < 0.2
+            assert (delivered.status == "not_found").mean() < 0.2
         assert set(explainer.generate(NUMBERS.head(40)).target) == {"high", "long", "low"}
 
     def test_learning_from_networks_again_forgets_the_students(self):
@@ -157,7 +157,7 @@ class TestTreesFromEndToEnd:
         trees = retrains(tree_of_numbers(), NUMBERS, Y, n=4, resampling="bootstrap")
         explainer = fitted(AVCG(trees, model=BlackBox(income_rule, NUMBERS), recipe=short), NUMBERS)
         alone = explainer.generate(NUMBERS.head(20))
-        assert ((income_rule(alone.frame) > 0.5) == ((alone.target == 1) == (alone.status != "not_valid"))).all()
+        assert ((income_rule(alone.frame) > 0.5) == ((alone.target == 1) == (alone.status != "not_found"))).all()
 
 
 GAPPY = TOY.X.assign(

@@ -347,7 +347,7 @@ class TestWhatIsReportedIsOfTheRowsThemselves:
         np.testing.assert_array_equal(delivered.certificate.agreeing, agree)
         already = np.repeat(first.predict(self.ROWS) == delivered.target, 2)
         valid, robust = after.argmax(axis=1) == each, delivered.certificate.share >= 0.5
-        expected = np.select([already, ~valid, ~robust], ["already_target", "not_valid", "not_robust"], "ok")
+        expected = np.select([already, ~valid, ~robust], ["already_target", "not_found", "not_robust"], "ok")
         assert (delivered.statuses == expected).all()
 
     def test_groups_and_remote_ones_pass_it_on(self):

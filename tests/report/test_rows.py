@@ -34,7 +34,7 @@ class TestRows:
             page.text("people").count("As above: no other answer was found.")
             == three.repeated[np.repeat(three.statuses[::3] != "already_target", 3)].sum()
         )
-        unlucky = np.isin(three.statuses[::3], ("not_robust", "not_valid"))
+        unlucky = np.isin(three.statuses[::3], ("not_robust", "not_found"))
         rescued = int((unlucky & (three.statuses.reshape(-1, 3) == "ok").any(axis=1)).sum())
         assert (f"For {rescued} of all these, a further answer is ok" in page.text("without")) == bool(rescued)
 
@@ -61,11 +61,11 @@ class TestRows:
             assert f"24 {status.replace('_', ' ')} {meaning}" in page.text()
         assert "For 48 people no change that flips the decision was found." in page.text("without")
         assert "24 more have a change that too few models accept." in page.text("without")
-        for status in ("infeasible", "already_target"):
+        for status in ("immovable", "already_target"):
             assert page.text("people").count(MEANING[status]) == 24
-        assert "Only where the status is infeasible is it certain" in page.text("without")
+        assert "Only where the status is immovable is it certain" in page.text("without")
 
-    @pytest.mark.parametrize("status", ["already_target", "infeasible", "not_valid"])
+    @pytest.mark.parametrize("status", ["already_target", "immovable", "not_found"])
     def test_nobody_is_told_anything(self, answers, recourse, status):
         page = Page.of(render(replace(answers, statuses=np.full(120, status)), recourse, by="housing"))
         assert {"columns", "costs", "sure", "opinions"}.isdisjoint(page.tables)

@@ -151,7 +151,7 @@ class TestAnswers:
         assert "they are about today's model alone" in found.json()["assumption"]
 
     def test_a_number_that_is_none_is_null(self, engine, row):
-        option = Option("not_valid", {}, float("nan"), float("inf"), None, None, False, row)
+        option = Option("not_found", {}, float("nan"), float("inf"), None, None, False, row)
         answer = [Row(0, 1, (option,), float("nan"), 0)]
         found = explain(create_app(Odd(engine, lambda *_, **__: answer)), rows=[row])
         assert found.json()["rows"][0]["probability_before"] is None

@@ -304,7 +304,7 @@ class TestPage:
         for column in denied().columns:
             after(page, lock(page, column).click)
         expect(page.locator(".route")).to_have_count(1)
-        expect(page.locator(".route")).to_have_attribute("data-status", "infeasible")
+        expect(page.locator(".route")).to_have_attribute("data-status", "immovable")
         expect(page.locator(".route")).to_contain_text("Nothing is allowed to change")
 
     def test_a_sentence_for_a_letter_is_copied(self, opened, address):

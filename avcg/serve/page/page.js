@@ -17,11 +17,15 @@ const STATUS = {
     mark: "!", tone: "warn", title: "Flips it today, but may not last",
     words: "Too few of the models held back from training accept it: after the model is retrained, it may no longer be enough.",
   },
-  not_valid: {
+  not_found: {
     mark: "✕", tone: "warn", title: "Not enough",
     words: "This is the best answer found, and it does not flip the decision. Unlock something, or widen a range.",
   },
   infeasible: {
+    mark: "✕", tone: "warn", title: "No allowed change is enough",
+    words: "It is certain that nothing you allow flips the decision; this comes close. Unlock something, or widen a range.",
+  },
+  immovable: {
     mark: "✕", tone: "warn", title: "Nothing is allowed to change",
     words: "There is no route while everything is locked. Unlock something, or widen a range.",
   },
@@ -30,7 +34,7 @@ const STATUS = {
   },
 };
 
-const UNCHANGED = ["already_target", "infeasible"]; // statuses without changes: only the reason is shown
+const UNCHANGED = ["already_target", "immovable"]; // statuses without changes: only the reason is shown
 
 /* ---- Words ---- */
 
@@ -508,7 +512,7 @@ function route(row, option, index, result) {
   const figures = make("p", { className: "small figures" },
     make("span", {}, `Probability of ${row.target} `, make("b", {}, probabilities)),
     make("span", {}, "Effort ", make("b", {}, effort)));
-  box.append(make("div", { className: "foot" }, figures, option.status === "not_valid" ? null : copy), letterBox);
+  box.append(make("div", { className: "foot" }, figures, ["not_found", "infeasible"].includes(option.status) ? null : copy), letterBox);
   return box;
 }
 
