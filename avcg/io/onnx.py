@@ -197,7 +197,9 @@ def judge_graph(predictors: Predictors, x: Tensor) -> bytes:
     Returns:
         The graph, as the bytes of an ONNX file.
     """
-    return _export(JudgeModule(predictors).eval(), {"x": x}, "probabilities")
+    module = JudgeModule(predictors).eval()
+    module(x[:1])  # weights are converted to float64 here once, and not by the exporter, whose tensors have no content
+    return _export(module, {"x": x}, "probabilities")
 
 
 @torch.no_grad()
