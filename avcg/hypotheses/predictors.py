@@ -13,7 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -89,6 +91,21 @@ class Predictors(ABC):
     def boxes(self) -> frozenset[Any]:
         """The black boxes among the hypotheses."""
         return frozenset()
+
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Thresholds at which the trees among the hypotheses split numbers.
+
+        Returns:
+            By name of a numeric column, the sorted thresholds in its own units. Numbers below a threshold go one way;
+            the threshold itself and numbers above it go the other way. Networks and models that are not compiled have
+            none.
+        """
+        return {}
+
+    @property
+    def threshold(self) -> float | None:
+        """Probability of the second of two classes from which a single model decides for it; None: the likeliest."""
+        return None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -360,6 +377,17 @@ class Joined(Predictors):
         """The black boxes among the hypotheses."""
         return frozenset().union(*(group.boxes for group in self.groups))
 
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Thresholds at which the trees of any group split numbers."""
+        groups = [group.thresholds() for group in self.groups]
+        names = dict.fromkeys(name for group in groups for name in group)
+        return {name: np.unique(np.concatenate([group[name] for group in groups if name in group])) for name in names}
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold by which a single group decides itself."""
+        return self.groups[0].threshold if len(self.groups) == 1 else None
+
 
 class Opaque(Predictors):
     """Hypotheses given by functions without gradients. They can judge answers, but a generator cannot train on them.
@@ -424,6 +452,15 @@ class OnDevice(Predictors):
     def boxes(self) -> frozenset[Any]:
         """The black boxes among the hypotheses."""
         return self.inner.boxes
+
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Thresholds at which the trees among the hypotheses split numbers."""
+        return self.inner.thresholds()
+
+    @property
+    def threshold(self) -> float | None:
+        """The threshold by which a single model decides itself."""
+        return self.inner.threshold
 
     def subset(self, chosen: Tensor) -> OnDevice:
         """The chosen hypotheses, in the order given."""

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
 from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps
+from avcg.models.own_decision import own_threshold
 from avcg.schema.schema import Schema
 from avcg.space.frames import Frame, open_frame
 from avcg.space.tabular import TabularSpace
@@ -22,6 +23,7 @@ from avcg.space.tabular import TabularSpace
 # From a frame with the columns and dtypes of the training rows to probabilities (N, C), or (N,) of the second class.
 Predict = Callable[[pd.DataFrame], Any]
 
+_SAMPLE = 256  # rows kept, by which a decision rule and compiled trees are checked
 _TOLERANCE = 1e-3  # largest accepted difference of a sum of probabilities from one; changes no answer
 
 
@@ -40,8 +42,13 @@ class BlackBox:
     Attributes:
         model: The model as given.
         classes_: Labels in the order of the probabilities.
-        n_asked: Number of rows the model was called with, starting with two rows of X. Copies made by `over` count
+        n_asked: Number of rows the model was asked about, starting with two rows of X. Copies made by `over` count
             their own.
+        threshold: Probability of the second of the model's classes from which it decides for that class, as a
+            ``TunedThresholdClassifierCV`` does; None: the most probable class.
+        sample: Some rows of X.
+        compiled: Compiled forms by encoding, and `frames_made` what makes frames, which all copies share; see
+            `avcg.models.judging`.
 
     >>> from avcg import toys
     >>> loans = toys.loans(n=200)
@@ -77,6 +84,10 @@ class BlackBox:
         # A model that was fitted without a class gives it probability 0.
         self._own = np.arange(len(self.classes_)) if own is None else _positions(own, self.classes_, self.name)
         self._probabilities(first, len(rows.iloc[:2]))
+        self.sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.intp))]
+        self.threshold = self._own_threshold()
+        self.compiled: list[Any] = []
+        self.frames_made: list[Any] = []
 
     @cached_property
     def space_(self) -> TabularSpace:
@@ -114,10 +125,22 @@ class BlackBox:
         changed = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
         return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in changed.items()})
 
+    def _own_threshold(self) -> float | None:
+        if not (hasattr(self.model, "predict") and hasattr(self.model, "predict_proba")):
+            return None
+        own = self.uncounted(self.sample)[:, self._own]
+        rows = self.sample.to_numpy() if self.reads_arrays else self.sample
+        return own_threshold(self.model, rows, own, self.own_classes, self.name)
+
     @property
     def reads_arrays(self) -> bool:
         """Whether the model is called with arrays instead of frames, because X was an array."""
         return isinstance(self._predict, partial) and self._predict.func is _predict_array
+
+    @property
+    def own_positions(self) -> NDArray[np.intp]:
+        """Positions among the classes of the model's own labels, in the order in which it returns probabilities."""
+        return self._own
 
     @property
     def own_classes(self) -> NDArray[Any]:
@@ -142,6 +165,13 @@ class BlackBox:
         if not len(frame):  # most models fail on no rows
             return np.zeros((0, len(self.classes_)))
         return self._probabilities(self._call(frame), len(frame))
+
+    def uncounted(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """(N, C) probabilities as `ask` returns them, for checks of the model that `n_asked` does not count."""
+        before = self.n_asked
+        probabilities = self.ask(frame)
+        self.n_asked = before
+        return probabilities
 
     def _call(self, frame: pd.DataFrame) -> Any:
         """The output of the model: an array, or a frame with one column per label if the model names its labels."""
