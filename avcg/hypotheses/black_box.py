@@ -50,12 +50,13 @@ class BlackBoxPredictors(Predictors):
         """
         first = self.members[0]
         if self._rows is None:
-            values = first.space_.decode_values(x.detach())
+            encoding = first.space_.encoding
+            values = encoding.decode(encoding.checked(x.detach().cpu().numpy().astype(np.float32, copy=False)))
             return torch.from_numpy(self.judges.probabilities(values)).to(x.device)
         frame = first.frame_of(self._rows)
         if len(frame) != len(x):
             raise DataError(f"The codes must belong to the {len(frame)} bound rows. Got codes of {len(x)} rows.")
-        probabilities = [box.ask(frame if box.reads_like(first) else box.frame_of(rows)) for box in self.members]
+        probabilities = [box.ask(frame if box.reads_like(first) else box.frame_of(self._rows)) for box in self.members]
         return torch.from_numpy(np.stack(probabilities)).to(x.device)
 
     @property
@@ -68,11 +69,6 @@ class BlackBoxPredictors(Predictors):
     def thresholds(self) -> dict[str, NDArray[np.float64]]:
         """The thresholds of all trees that are compiled."""
         return self.judges.thresholds()
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold by which a single model decides itself."""
-        return self.members[0].threshold if len(self.members) == 1 else None
 
     def bind_rows(self, rows: Any) -> BlackBoxPredictors:
         """A copy that evaluates these rows themselves instead of rows decoded from codes."""

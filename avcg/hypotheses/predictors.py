@@ -93,19 +93,11 @@ class Predictors(ABC):
         return frozenset()
 
     def thresholds(self) -> dict[str, NDArray[np.float64]]:
-        """Thresholds at which the trees among the hypotheses split numbers.
+        """Sorted thresholds at which trees split numbers, by column and in its units; other models have none.
 
-        Returns:
-            By name of a numeric column, the sorted thresholds in its own units. Numbers below a threshold go one way;
-            the threshold itself and numbers above it go the other way. Networks and models that are not compiled have
-            none.
+        Numbers below a threshold go one way, the threshold itself and numbers above it go the other way.
         """
         return {}
-
-    @property
-    def threshold(self) -> float | None:
-        """Probability of the second of two classes from which a single model decides for it; None: the likeliest."""
-        return None
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -339,9 +331,7 @@ class Joined(Predictors):
         """(S, N, C) tensor from those of the groups, in the order of this object's hypotheses."""
         classes = {part.shape[-1] for part in parts}
         if len(classes) > 1:
-            raise DataError(
-                f"Hypotheses must have the same number of classes. Got groups with {sorted(classes)} classes."
-            )
+            raise DataError(f"Hypotheses must have the same number of classes. Got {sorted(classes)} classes.")
         joined = torch.cat(parts)
         return joined if self._order is None else joined[self._order.to(joined.device)]
 
@@ -379,14 +369,8 @@ class Joined(Predictors):
 
     def thresholds(self) -> dict[str, NDArray[np.float64]]:
         """Thresholds at which the trees of any group split numbers."""
-        groups = [group.thresholds() for group in self.groups]
-        names = dict.fromkeys(name for group in groups for name in group)
-        return {name: np.unique(np.concatenate([group[name] for group in groups if name in group])) for name in names}
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold by which a single group decides itself."""
-        return self.groups[0].threshold if len(self.groups) == 1 else None
+        pairs = [pair for group in self.groups for pair in group.thresholds().items()]
+        return {name: np.unique(np.concatenate([own for key, own in pairs if key == name])) for name, _ in pairs}
 
 
 class Opaque(Predictors):
@@ -456,11 +440,6 @@ class OnDevice(Predictors):
     def thresholds(self) -> dict[str, NDArray[np.float64]]:
         """Thresholds at which the trees among the hypotheses split numbers."""
         return self.inner.thresholds()
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold by which a single model decides itself."""
-        return self.inner.threshold
 
     def subset(self, chosen: Tensor) -> OnDevice:
         """The chosen hypotheses, in the order given."""

@@ -27,8 +27,9 @@ class DeployedModel:
     threshold: float | None = None
 
     def __post_init__(self) -> None:
-        if self.threshold is None:
-            object.__setattr__(self, "threshold", self.predictors.threshold)
+        if self.threshold is None and len(self.predictors) == 1:
+            own = next((box.threshold for box in self.predictors.boxes), None)
+            object.__setattr__(self, "threshold", own)
         DecisionRule(self.threshold)  # raises an error if the threshold is out of range
 
     @cached_property

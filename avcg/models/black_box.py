@@ -44,8 +44,6 @@ class BlackBox:
         classes_: Labels in the order of the probabilities.
         n_asked: Number of rows the model was asked about, starting with two rows of X. Copies made by `over` count
             their own.
-        threshold: Probability of the second of the model's classes from which it decides for that class, as a
-            ``TunedThresholdClassifierCV`` does; None: the most probable class.
         sample: Some rows of X.
         compiled: Compiled forms by encoding, and `frames_made` what makes frames, which all copies share; see
             `avcg.models.judging`.
@@ -85,7 +83,7 @@ class BlackBox:
         self._own = np.arange(len(self.classes_)) if own is None else _positions(own, self.classes_, self.name)
         self._probabilities(first, len(rows.iloc[:2]))
         self.sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.intp))]
-        self.threshold = self._own_threshold()
+        self._own_threshold = self._stated_threshold()
         self.compiled: list[Any] = []
         self.frames_made: list[Any] = []
 
@@ -125,7 +123,19 @@ class BlackBox:
         changed = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
         return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in changed.items()})
 
-    def _own_threshold(self) -> float | None:
+    @property
+    def threshold(self) -> float | None:
+        """Probability of the second of two classes from which the model itself decides for it; None: the likeliest.
+
+        A ``TunedThresholdClassifierCV`` and a ``FixedThresholdClassifier`` state one.
+        """
+        own = self._own_threshold
+        if own is None or len(self.classes_) != 2:
+            return None
+        return own if self._own[0] == 0 else float(np.nextafter(1 - own, 1))
+
+    def _stated_threshold(self) -> float | None:
+        """The threshold on the second of the model's own classes that its decisions follow."""
         if not (hasattr(self.model, "predict") and hasattr(self.model, "predict_proba")):
             return None
         own = self.uncounted(self.sample)[:, self._own]

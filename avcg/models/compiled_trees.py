@@ -1,7 +1,7 @@
 """Tree ensembles on the values of columns: what each split says about a number or category in the user's own units.
 
-A model is compiled by asking its own preprocessing, so that encoders, scalers and imputers need not be understood. Every
-feature must depend on one column, and be monotone if that is a number. A number then matters only by the interval
+A model is compiled by asking its own preprocessing, so that encoders, scalers and imputers need not be understood.
+Every feature must depend on one column, and be monotone if that is a number. A number then matters only by the interval
 between two cuts in which it lies, and a row only by one interval or category for each column: its bins.
 """
 
@@ -192,7 +192,7 @@ class _Probe:
             self.owner[depends], self.varies = j, self.varies | depends
 
     def _spread(self, column: int, sample: Values) -> Floats:
-        """Values of a column: typical numbers from lowest to highest, or all categories; and a missing value if allowed."""
+        """Typical numbers of a column from lowest to highest, or all categories; and a missing value if allowed."""
         feature, i = self._encoding.schema.features[column], self._encoding.kind_index[column]
         if isinstance(feature, Continuous):
             seen = sample.numbers[~np.isnan(sample.numbers[:, i]), i]
@@ -247,8 +247,8 @@ class _Probe:
         if self._encoding.schema.features[column].missing == "indicator":
             numbers = numbers[:-1]
         constant = (numbers == numbers[0]).all(axis=0)[at]  # e.g. features that say whether a value is missing
-        result = np.where(numbers[0][at] >= wanted, -np.inf, np.inf)
-        searched = np.flatnonzero(~constant)
+        result = np.where(np.where(constant, numbers[0][at], 0.0) >= wanted, -np.inf, np.inf)
+        searched = np.flatnonzero(~constant & np.isfinite(wanted))
         if len(searched):
             result[searched] = self._searched(column, at[searched], wanted[searched])
         return result[which.reshape(-1)]

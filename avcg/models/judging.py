@@ -111,39 +111,52 @@ class _Frames:
 
     @cached_property
     def _categories(self) -> pd.DataFrame:
-        """A frame in whose row i each column of categories has its category i, or its last one."""
-        counts = [len(feature.categories) for feature in self.encoding.categorical]
-        n = max(counts, default=1)
-        choices = np.minimum(np.arange(n)[:, None], np.array(counts, np.intp)[None] - 1)
-        return self.box.frame_of(new_frame(self.encoding, Values(np.tile(self.encoding.low, (n, 1)), choices)))
+        """A frame in whose row i each column of categories has its category i, and a missing value in the last row."""
+        n = int(self._sizes.max(initial=1))
+        choices = np.minimum(np.arange(n + 1)[:, None], self._sizes - 1)
+        choices[n] += self._can_miss
+        return self.box.frame_of(new_frame(self.encoding, Values(np.tile(self.encoding.low, (n + 1, 1)), choices)))
 
     @cached_property
     def _sizes(self) -> NDArray[np.intp]:
         return np.array([len(feature.categories) for feature in self.encoding.categorical], np.intp)
 
+    @cached_property
+    def _can_miss(self) -> NDArray[np.bool_]:
+        """(G,) whether a missing category has a place in the column's dtype, which whole numbers and booleans lack."""
+        kinds = [getattr(self.box.dtypes.get(feature.name), "kind", "O") for feature in self.encoding.categorical]
+        missing = [feature.missing != "error" for feature in self.encoding.categorical]
+        return np.array([kind not in "iub" and may for kind, may in zip(kinds, missing, strict=True)], bool)
+
     def make(self, values: Values) -> pd.DataFrame:
         """The rows as the model reads them."""
-        is_simple = all(dtype.kind in "iuf" for dtype in self._numeric_dtypes)
-        if not is_simple or (values.choices == self._sizes).any() or np.isnan(values.numbers).any():
+        gaps = values.choices == self._sizes
+        if not self._is_simple or (gaps & ~self._can_miss).any():
             return self.box.frame_of(new_frame(self.encoding, values))
+        at = np.where(gaps, len(self._categories) - 1, values.choices)
         columns: dict[str, Any] = {}
         for j, feature in enumerate(self.encoding.schema.features):
             i = self.encoding.kind_index[j]
+            if feature.name not in self.box.dtypes:
+                continue
             if isinstance(feature, Categorical):
-                columns[feature.name] = self._categories[feature.name].array.take(values.choices[:, i])
-            else:
-                dtype, numbers = self.box.dtypes[feature.name], values.numbers[:, i]
-                with np.errstate(all="ignore"):
-                    cells = numbers.astype(dtype)
-                if dtype.kind != "f" and (cells != numbers).any():
-                    return self.box.frame_of(new_frame(self.encoding, values))  # which says what is wrong
-                columns[feature.name] = cells
+                columns[feature.name] = self._categories[feature.name].array.take(at[:, i])
+                continue
+            dtype, numbers = self.box.dtypes[feature.name], values.numbers[:, i]
+            with np.errstate(all="ignore"):
+                cells = numbers.astype(dtype)
+            if dtype.kind != "f" and (cells != numbers).any():  # missing, or nothing that the model reads
+                return self.box.frame_of(new_frame(self.encoding, values))
+            columns[feature.name] = cells
         return pd.DataFrame(columns, columns=list(self.box.dtypes.index), copy=False)
 
     @cached_property
-    def _numeric_dtypes(self) -> list[Any]:
-        dtypes = [self.box.dtypes[feature.name] for feature in self.encoding.numeric]
-        return [dtype if isinstance(dtype, np.dtype) else np.dtype(object) for dtype in dtypes]
+    def _is_simple(self) -> bool:
+        """Whether all columns that the model reads are there, and numbers have dtypes of numpy."""
+        dtypes = self.box.dtypes
+        numbers = [dtypes[feature.name] for feature in self.encoding.numeric if feature.name in dtypes]
+        there = set(dtypes.index) <= set(self.encoding.schema.names)
+        return there and all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in numbers)
 
 
 def _kinds(encoding: Encoding) -> list[tuple[bool, int]]:
@@ -198,11 +211,8 @@ def _compile(box: BlackBox, encoding: Encoding) -> CompiledTrees | None:
 def _checking_rows(compiled: CompiledTrees, encoding: Encoding, sample: Values) -> list[Values]:
     """Rows crossed from others, with missing values where they may be, and with numbers at cuts or next to them."""
     rng, n = np.random.default_rng(0), _CHECKED_CUTS
-    numbers, choices = (
-        np.stack([column[rng.integers(len(sample), size=n)] for column in each.T], axis=1) if each.shape[1] else
-        np.empty((n, 0), each.dtype)
-        for each in (sample.numbers, sample.choices)
-    )  # fmt: skip
+    numbers = np.take_along_axis(sample.numbers, rng.integers(len(sample), size=(n, sample.numbers.shape[1])), axis=0)
+    choices = np.take_along_axis(sample.choices, rng.integers(len(sample), size=(n, sample.choices.shape[1])), axis=0)
     for j, feature in enumerate(encoding.schema.features):
         i, cells = encoding.kind_index[j], rng.random(n)
         cuts = compiled.cuts[j]
@@ -214,7 +224,9 @@ def _checking_rows(compiled: CompiledTrees, encoding: Encoding, sample: Values) 
         if len(finite):
             at, side = rng.choice(finite, n), rng.integers(-1, 2, size=n)
             whole = feature.step is not None and float(feature.step).is_integer()
-            beside = at + side if whole else np.where(side == 0, at, np.nextafter(at, side * np.inf))
+            beside = (
+                at + side if whole else np.where(side == 0, at, np.nextafter(at, np.where(side < 0, -np.inf, np.inf)))
+            )
             numbers[:, i] = np.where(cells < 0.5, beside, numbers[:, i])
         if feature.missing == "indicator":
             numbers[cells > 0.9, i] = np.nan

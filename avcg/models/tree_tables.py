@@ -1,8 +1,8 @@
 """Probabilities of several tree ensembles for the same rows, looked up without walking down trees.
 
-Every leaf of a tree is one bit of a word. For each bin of a column, a table has the leaves that the column's splits leave
-open; the words of all columns combined with AND leave the leaf of the row. Rows are sorted, so that words of columns in
-which neighbours agree are combined once. For trees too deep for that, `ForestWalk` asks the trees themselves.
+Every leaf of a tree is one bit of a word. For each bin of a column, a table has the leaves that the column's splits
+leave open; the words of all columns combined with AND leave the leaf of the row. Rows are sorted, so that words of
+columns in which neighbours agree are combined once. `ForestWalk` asks the trees themselves where they are too deep.
 """
 
 from __future__ import annotations

@@ -95,7 +95,11 @@ class Trees:
             np.where(right < 0, -1, right + shift),
             joined("missing_left").astype(bool),
             joined("value"),
-            {int(root) + node: each for root, part in zip(roots, parts, strict=True) for node, each in part.sets.items()},
+            {
+                int(root) + node: each
+                for root, part in zip(roots, parts, strict=True)
+                for node, each in part.sets.items()
+            },
         )
         return cls(nodes, roots, np.asarray(group, np.intp), np.asarray(base, nodes.value.dtype), link, set_left)
 
@@ -230,11 +234,11 @@ def _xgboost(model: Any) -> Trees | None:
 def _xgboost_tree(tree: dict[str, Any]) -> Tree:
     left = np.array(tree["left_children"], np.intp)
     right = np.where(left < 0, -1, np.array(tree["right_children"], np.intp))
-    conditions = np.array(tree["split_conditions"], np.float64)
+    conditions = np.array(tree["split_conditions"], np.float32)  # which the text gives in few digits
     spans = zip(tree["categories_nodes"], tree["categories_segments"], tree["categories_sizes"], strict=True)
     sets = {node: np.array(tree["categories"][start : start + size], np.float64) for node, start, size in spans}
-    value = conditions.astype(np.float32)[:, None]
-    return Tree(np.array(tree["split_indices"]), _single(conditions), left, right, np.array(tree["default_left"]), value, sets)
+    cut, missing = _single(conditions.astype(np.float64)), np.array(tree["default_left"], bool)
+    return Tree(np.array(tree["split_indices"]), cut, left, right, missing, conditions[:, None], sets)
 
 
 def _lightgbm(text: str) -> Trees | None:
@@ -270,7 +274,9 @@ def _lightgbm_tree(facts: dict[str, str]) -> Tree:
     children = [np.where((side := numbers(name)) < 0, n + ~side, side)[:n] for name in ("left_child", "right_child")]
     padding = np.full(n + 1, -1)
     left, right = (np.concatenate([each, padding]) for each in children)
-    splits = [np.concatenate([each[:n], np.zeros(n + 1)]) for each in (numbers("split_feature"), _next(thresholds), missing)]
+    splits = [
+        np.concatenate([each[:n], np.zeros(n + 1)]) for each in (numbers("split_feature"), _next(thresholds), missing)
+    ]
     return Tree(splits[0], splits[1], left, right, splits[2], np.concatenate([np.zeros(n), leaves])[:, None], sets)
 
 

@@ -140,18 +140,10 @@ class TabularSpace:
         Returns:
             A frame of B rows.
         """
+        codes = self.encoding.checked(_array(x))
         if like is None:
-            return frames.new_frame(self.encoding, self.decode_values(x))
-        return self._write(self._checked(x), like, self.read(like))[0]
-
-    def decode_values(self, x: Tensor) -> Values:
-        """Codes (B, D) to the exact values that `decode` writes into a frame of its own."""
-        return self.encoding.decode(self._checked(x))
-
-    def _checked(self, x: Tensor) -> Codes:
-        if x.dim() != 2 or x.shape[1] != self.encoding.width:
-            raise DataError(f"decode takes codes of shape (rows, {self.encoding.width}). Got {tuple(x.shape)} instead.")
-        return _array(x)
+            return frames.new_frame(self.encoding, self.encoding.decode(codes))
+        return self._write(codes, like, self.read(like))[0]
 
     def _write(self, codes: Codes, like: Frame, factuals: Values) -> tuple[Frame, Flags]:
         """Answers in a copy of their factuals' frame, and (B, features) which cells were replaced."""
