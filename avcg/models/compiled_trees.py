@@ -27,6 +27,7 @@ _MOST_WORDS = 8  # words of a tree on average; deeper trees are faster walked th
 _MOST_BYTES = 2**25  # of the tables of one model
 _MOST_ENTRIES = 2**23  # splits times bins of one column, while a table is made
 _TRIED = 9  # values of a number by which the features are found that depend on it
+_FAR = 1e30  # thresholds beyond separate missing values from all numbers
 _LARGEST_STEP = 2**56  # in units of the last place, as far as a cut is searched from its first guess
 
 
@@ -248,7 +249,7 @@ class _Probe:
             numbers = numbers[:-1]
         constant = (numbers == numbers[0]).all(axis=0)[at]  # e.g. features that say whether a value is missing
         result = np.where(np.where(constant, numbers[0][at], 0.0) >= wanted, -np.inf, np.inf)
-        searched = np.flatnonzero(~constant & np.isfinite(wanted))
+        searched = np.flatnonzero(~constant & (np.abs(wanted) < _FAR))
         if len(searched):
             result[searched] = self._searched(column, at[searched], wanted[searched])
         return result[which.reshape(-1)]

@@ -140,7 +140,8 @@ class _Frames:
             if feature.name not in self.box.dtypes:
                 continue
             if isinstance(feature, Categorical):
-                columns[feature.name] = self._categories[feature.name].array.take(at[:, i])
+                labels = self._categories[feature.name]
+                columns[feature.name] = pd.Series(labels.array.take(at[:, i]), dtype=labels.dtype)
                 continue
             dtype, numbers = self.box.dtypes[feature.name], values.numbers[:, i]
             with np.errstate(all="ignore"):

@@ -22,6 +22,7 @@ Link = Literal["logistic", "softmax", "mean"]
 
 _SKLEARN_FORESTS = ("RandomForestClassifier", "ExtraTreesClassifier")
 _SKLEARN_TREES = ("DecisionTreeClassifier", "ExtraTreeClassifier")
+_LIGHTGBM_ZERO = float(np.float32(1e-35))  # numbers up to this are 0 for LightGBM
 # Wrappers that return the probabilities of a model inside, by the attribute that holds it.
 _WRAPPERS = {
     "TunedThresholdClassifierCV": "estimator_",
@@ -135,10 +136,12 @@ def as_numbers(model: Any, X: Any) -> NDArray[np.float64]:
     """(N, F) the numbers that the splits of a model compare, from the rows that it reads."""
     if type(model).__name__ == "HistGradientBoostingClassifier":
         return np.asarray(model._preprocess_X(X, reset=False), np.float64)
+    booster = getattr(model, "booster_", None)
+    zero = 0.0 if booster is None else _LIGHTGBM_ZERO
     if not isinstance(X, pd.DataFrame):
-        return np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
-    known = getattr(getattr(model, "booster_", None), "pandas_categorical", None)
-    columns, i = [], 0
+        numbers = np.asarray(X.toarray() if hasattr(X, "toarray") else X, np.float64)
+        return np.where(np.abs(numbers) <= zero, 0.0, numbers)
+    known, columns, i = getattr(booster, "pandas_categorical", None), [], 0
     for _, column in X.items():
         if isinstance(column.dtype, pd.CategoricalDtype):
             categories = column.dtype.categories if known is None else known[i]
@@ -147,7 +150,8 @@ def as_numbers(model: Any, X: Any) -> NDArray[np.float64]:
             i += 1
         else:
             columns.append(column.to_numpy(np.float64, na_value=np.nan))
-    return np.stack(columns, axis=1)
+    numbers = np.stack(columns, axis=1)
+    return np.where(np.abs(numbers) <= zero, 0.0, numbers)
 
 
 def _single(cuts: NDArray[Any]) -> NDArray[np.float64]:

@@ -129,8 +129,10 @@ def judged(make, X, y, n=3, classes=None):
 def probes(boxes, encoding, X, n=1500):
     """Crossed rows with missing values where they may be, and with numbers at thresholds or beside them."""
     rng, sample = np.random.default_rng(2), read_values(X, encoding.schema)
-    numbers = np.stack([rng.choice(column, n) for column in sample.numbers.T], axis=1)
-    choices = np.stack([rng.choice(column, n) for column in sample.choices.T], axis=1)
+    numbers, choices = (
+        np.take_along_axis(part, rng.integers(len(X), size=(n, part.shape[1])), axis=0)
+        for part in (sample.numbers, sample.choices)
+    )
     cuts = Judges(boxes, encoding).thresholds()
     for i, feature in enumerate(encoding.numeric):
         if feature.name in cuts:
@@ -260,8 +262,10 @@ class TestWhatDiffersIsRefused:
     @pytest.mark.parametrize(
         "make",
         [
-            encoded(lambda s: DecisionTreeClassifier(max_depth=4), numbers=PCA(2)),
-            encoded(lambda s: DecisionTreeClassifier(max_depth=4), numbers=FunctionTransformer(np.negative)),
+            encoded(lambda s: DecisionTreeClassifier(max_depth=4, random_state=s), numbers=PCA(2, svd_solver="full")),
+            encoded(
+                lambda s: DecisionTreeClassifier(max_depth=4, random_state=s), numbers=FunctionTransformer(np.negative)
+            ),
             encoded(lambda s: LogisticRegression(), numbers=StandardScaler()),
         ],
         ids=["mixed columns", "decreasing", "no trees"],
@@ -323,13 +327,13 @@ class TestWhatIsAsked:
 
     def test_thresholds_separate_what_a_tree_separates(self):
         X, score = table()
-        boxes, encoding = judged(MODELS["stump"](), X, labels(score, 2), n=1)
+        boxes, _ = judged(MODELS["stump"](), X, labels(score, 2), n=1)
         hypotheses = BlackBoxPredictors(boxes)
         ((name, (cut,)),) = hypotheses.thresholds().items()
         rows = X.iloc[[0, 0]].assign(**{name: [cut - 1 if name == "whole" else np.nextafter(cut, -np.inf), cut]})
         below, at = boxes[0].predict_proba(rows)[:, 1]
         assert below != at
-        stack = Stacked(nn.Linear(encoding.width, 2), {})
+        stack = Stacked(nn.Sequential(nn.Flatten()), {})
         assert stack.thresholds() == {}
         for other in (Joined([stack, hypotheses]), OnDevice(hypotheses, "cpu")):
             assert {key: list(value) for key, value in other.thresholds().items()} == {name: [cut]}
