@@ -44,10 +44,10 @@ def own_threshold(
     differ = clear & (decided != probabilities.argmax(axis=1))
     if differ.any():
         example = int(differ.argmax())
-        share = round(float(probabilities[example, decided[example]]), 3)
+        label, share = labels.tolist()[decided[example]], round(float(probabilities[example, decided[example]]), 3)
         raise SettingError(
             f"{name} must decide for its most probable class, or by a threshold that it states. For {int(differ.sum())}"
-            f" of {len(decided)} rows its predict says otherwise, e.g. {labels.tolist()[decided[example]]!r} with probability"
+            f" of {len(decided)} rows its predict says otherwise, e.g. {label!r} with probability"
             f" {share}. Wrap it in FixedThresholdClassifier or CalibratedClassifierCV, or pass the function by whose"
             " probabilities you decide: BlackBox(model.predict_proba, X, classes=model.classes_)."
         )
