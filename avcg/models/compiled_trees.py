@@ -8,7 +8,7 @@ between two cuts in which it lies, and a row only by one interval or category fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -154,8 +154,7 @@ def walked(
         tables.append((own, probe.at_bins(j, compiled.cuts[j])[:, own].astype(np.float32)))
     constants = np.flatnonzero(~probe.varies)
     tables.append((constants, probe.base[None, constants].astype(np.float32)))
-    fields = {name: getattr(compiled, name) for name in CompiledTrees.__dataclass_fields__}
-    return CompiledTrees(**fields | {"walks": tuple(walks), "features": tuple(tables)})
+    return replace(compiled, walks=tuple(walks), features=tuple(tables))
 
 
 def _left_of(trees: Trees, nodes: Positions, features: Floats) -> Flags:
@@ -182,10 +181,11 @@ class _Probe:
         self._features, self._encoding = features, encoding
         numbers = sample.numbers[0]
         self._row = Values(np.where(np.isnan(numbers), encoding.low, numbers)[None], sample.choices[:1])
-        self.base = features(self._row)[0]
-        self.owner, self.varies = np.zeros(len(self.base), np.intp), np.zeros(len(self.base), bool)
         self._ends = np.stack([encoding.low, encoding.high])
-        self._tried = [self._values(j, self._spread(j, sample)) for j in range(len(encoding.schema))]
+        rows = [self._row, *(self._rows(j, self._spread(j, sample)) for j in range(len(encoding.schema)))]
+        every = Values(np.concatenate([row.numbers for row in rows]), np.concatenate([row.choices for row in rows]))
+        (self.base,), *self._tried = np.split(features(every), np.cumsum([len(row) for row in rows[:-1]]))
+        self.owner, self.varies = np.zeros(len(self.base), np.intp), np.zeros(len(self.base), bool)
         for j, tried in enumerate(self._tried):
             depends = ~((tried == self.base) | (np.isnan(tried) & np.isnan(self.base))).all(axis=0)
             if (depends & self.varies).any():
@@ -202,15 +202,24 @@ class _Probe:
             return np.append(values, np.nan) if feature.missing == "indicator" else values
         return np.arange(len(feature.categories) + (feature.missing != "error"), dtype=np.float64)
 
-    def _values(self, column: int, values: Floats) -> Floats:
-        """(n, F) features of the base row with other values of one column."""
+    def _rows(self, column: int, values: Floats) -> Values:
+        """The base row with other values of one column."""
         rows = Values(np.repeat(self._row.numbers, len(values), 0), np.repeat(self._row.choices, len(values), 0))
         i = self._encoding.kind_index[column]
         if isinstance(self._encoding.schema.features[column], Continuous):
             rows.numbers[:, i] = values
         else:
             rows.choices[:, i] = values
-        return self._features(rows)
+        return rows
+
+    def _values(self, column: int, values: Floats) -> Floats:
+        """(n, F) features of the base row with other values of one column."""
+        return self._features(self._rows(column, values))
+
+    def _numbers(self, column: int) -> Floats:
+        """(n, F) features of numbers of a column, from the lowest to the highest."""
+        tried = self._tried[column]
+        return tried[:-1] if self._encoding.schema.features[column].missing == "indicator" else tried
 
     def at_bins(self, column: int, cuts: Floats | None) -> Floats:
         """(bins, F) features of each bin of a column. The last is for missing values, NaN where there are none.
@@ -244,9 +253,7 @@ class _Probe:
         """(m,) the least value of a number from which each feature is no longer less than its threshold."""
         pairs, which = np.unique(np.stack([features, thresholds]), axis=1, return_inverse=True)
         at, wanted = pairs[0].astype(np.intp), pairs[1]
-        numbers = self._tried[column]
-        if self._encoding.schema.features[column].missing == "indicator":
-            numbers = numbers[:-1]
+        numbers = self._numbers(column)
         constant = (numbers == numbers[0]).all(axis=0)[at]  # e.g. features that say whether a value is missing
         result = np.where(np.where(constant, numbers[0][at], 0.0) >= wanted, -np.inf, np.inf)
         searched = np.flatnonzero(~constant & (np.abs(wanted) < _FAR))
@@ -257,7 +264,7 @@ class _Probe:
     def _searched(self, column: int, at: Positions, wanted: Floats) -> Floats:
         """Cuts found by bisection, from a guess that is exact where features are the numbers themselves."""
         low, high = self._ends[:, self._encoding.kind_index[column]]
-        ends = self._values(column, np.array([low, high]))[:, at]
+        ends = self._numbers(column)[[0, -1]][:, at]
         with np.errstate(all="ignore"):
             guess = low + (wanted - ends[0]) * ((high - low) / (ends[1] - ends[0]))
         same = (ends[0] == low) & (ends[1] == high)

@@ -141,7 +141,9 @@ class _Frames:
                 continue
             if isinstance(feature, Categorical):
                 labels = self._categories[feature.name]
-                columns[feature.name] = pd.Series(labels.array.take(at[:, i]), dtype=labels.dtype)
+                cells = labels.array.take(at[:, i])
+                # pandas would infer another dtype for objects alone, and takes longer for series.
+                columns[feature.name] = pd.Series(cells, dtype=object) if labels.dtype == object else cells
                 continue
             dtype, numbers = self.box.dtypes[feature.name], values.numbers[:, i]
             with np.errstate(all="ignore"):
