@@ -44,9 +44,6 @@ class BlackBox:
         classes_: Labels in the order of the probabilities.
         n_asked: Number of rows the model was asked about, starting with two rows of X. Copies made by `over` count
             their own.
-        sample: Some rows of X.
-        compiled: Compiled forms by encoding, and `frames_made` what makes frames, which all copies share; see
-            `avcg.models.judging`.
 
     >>> from avcg import toys
     >>> loans = toys.loans(n=200)
@@ -82,10 +79,11 @@ class BlackBox:
         # A model that was fitted without a class gives it probability 0.
         self._own = np.arange(len(self.classes_)) if own is None else _positions(own, self.classes_, self.name)
         self._probabilities(first, len(rows.iloc[:2]))
-        self.sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.intp))]
+        self._sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.intp))]
         self._own_threshold = self._stated_threshold()
-        self.compiled: list[Any] = []
-        self.frames_made: list[Any] = []
+        # What `avcg.models.judging` makes for an encoding, shared by all copies.
+        self._compiled: list[Any] = []
+        self._frames: list[Any] = []
 
     @cached_property
     def space_(self) -> TabularSpace:
@@ -138,19 +136,14 @@ class BlackBox:
         """The threshold on the second of the model's own classes that its decisions follow."""
         if not (hasattr(self.model, "predict") and hasattr(self.model, "predict_proba")):
             return None
-        own = self.uncounted(self.sample)[:, self._own]
-        rows = self.sample.to_numpy() if self.reads_arrays else self.sample
+        own = self._uncounted(self._sample)[:, self._own]
+        rows = self._sample.to_numpy() if self.reads_arrays else self._sample
         return own_threshold(self.model, rows, own, self.own_classes, self.name)
 
     @property
     def reads_arrays(self) -> bool:
         """Whether the model is called with arrays instead of frames, because X was an array."""
         return isinstance(self._predict, partial) and self._predict.func is _predict_array
-
-    @property
-    def own_positions(self) -> NDArray[np.intp]:
-        """Positions among the classes of the model's own labels, in the order in which it returns probabilities."""
-        return self._own
 
     @property
     def own_classes(self) -> NDArray[Any]:
@@ -176,7 +169,7 @@ class BlackBox:
             return np.zeros((0, len(self.classes_)))
         return self._probabilities(self._call(frame), len(frame))
 
-    def uncounted(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+    def _uncounted(self, frame: pd.DataFrame) -> NDArray[np.float64]:
         """(N, C) probabilities as `ask` returns them, for checks of the model that `n_asked` does not count."""
         before = self.n_asked
         probabilities = self.ask(frame)

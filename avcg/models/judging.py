@@ -64,7 +64,7 @@ class Judges:
             return result
         for members, evaluator in self._evaluators:
             for i, own in zip(members, evaluator.probabilities(values), strict=True):
-                result[i][:, self._boxes[i].own_positions] = own
+                result[i][:, self._boxes[i]._own] = own
                 self._boxes[i].n_asked += len(values)
         frames: list[tuple[BlackBox, pd.DataFrame]] = []
         for i in self._asked:
@@ -103,11 +103,11 @@ class _Frames:
     @classmethod
     def of(cls, box: BlackBox, encoding: Encoding) -> _Frames:
         """The frames of a model, made once for each of its encodings."""
-        for known in box.frames_made:
+        for known in box._frames:
             if known.encoding is encoding:
                 return known
-        box.frames_made.append(cls(box, encoding))
-        return box.frames_made[-1]
+        box._frames.append(cls(box, encoding))
+        return box._frames[-1]
 
     @cached_property
     def _categories(self) -> pd.DataFrame:
@@ -170,7 +170,7 @@ def _kinds(encoding: Encoding) -> list[tuple[bool, int]]:
 
 def _compiled(box: BlackBox, encoding: Encoding) -> CompiledTrees | None:
     """A compiled model, made once for each encoding; None if it cannot be compiled, or differs from the model."""
-    for known, compiled in box.compiled:
+    for known, compiled in box._compiled:
         if known is encoding:
             return compiled
     compiled = None
@@ -180,7 +180,7 @@ def _compiled(box: BlackBox, encoding: Encoding) -> CompiledTrees | None:
             compiled = _compile(box, encoding)
     except Exception:  # another library's code may raise anything; the model itself is then asked
         compiled = None
-    box.compiled.append((encoding, compiled))
+    box._compiled.append((encoding, compiled))
     return compiled
 
 
@@ -189,7 +189,7 @@ def _compile(box: BlackBox, encoding: Encoding) -> CompiledTrees | None:
     trees = read_trees(model)
     if trees is None:
         return None
-    frames, sample = _Frames.of(box, encoding), read_values(box.sample, encoding.schema)
+    frames, sample = _Frames.of(box, encoding), read_values(box._sample, encoding.schema)
 
     def features(values: Values) -> Floats:
         frame = frames.make(values)
@@ -205,7 +205,7 @@ def _compile(box: BlackBox, encoding: Encoding) -> CompiledTrees | None:
     kinds = _kinds(encoding)
     evaluator = ForestWalk(compiled, kinds) if compiled.walks else TreeTables([compiled], kinds)
     for rows in (sample, *_checking_rows(compiled, encoding, sample)):
-        own = box.uncounted(frames.make(rows))[:, box.own_positions]
+        own = box._uncounted(frames.make(rows))[:, box._own]
         if not _agree(evaluator.probabilities(rows)[0], own):
             return None
     return compiled

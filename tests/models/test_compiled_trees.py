@@ -192,7 +192,7 @@ class TestTheyAreTheModels:
             labels(score, 2),
         )
         Judges(boxes, encoding)
-        assert max(compiled.words.max() for box in boxes for _, compiled in box.compiled) > 1
+        assert max(compiled.words.max() for box in boxes for _, compiled in box._compiled) > 1
         assert_same(boxes, encoding, probes(boxes, encoding, X), 1e-13)
 
     def test_forests_add_in_their_own_order(self):
