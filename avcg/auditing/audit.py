@@ -229,7 +229,7 @@ def audit(
     delivered = read_answers(answers)
     if recourse is not None and not isinstance(recourse, Explainer):
         raise SettingError(f"The 'recourse' of audit must be a method such as AVCG. Got a {type(recourse).__name__}.")
-    threshold = getattr(recourse, "threshold", None) if threshold is None else threshold
+    threshold = getattr(getattr(recourse, "deployed_", recourse), "threshold", None) if threshold is None else threshold
     panel = Panel.of(models, delivered, threshold)
     frame = _judged(delivered, panel.votes(delivered.answers, delivered.target.repeat(delivered.n)), confidence)
     lost, new_answers = np.flatnonzero(frame["verdict"] == "lost"), None

@@ -141,8 +141,8 @@ class CFVAE(Explainer):
         schema: What may change; None: the hypotheses' own schema.
         autoencoder: How the autoencoder is built and trained; None: the defaults.
         model: The deployed model; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
-            class.
+        threshold: Probability of the second of two classes from which the decision is for it; None: that by which the
+            deployed model itself decides (`BlackBox.threshold`), or the most probable class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which the autoencoder is trained.

@@ -62,8 +62,8 @@ class RobustNeighbour(NearestUnlike):
         min_prob: Probability of the target that every judge must give, in (0, 1).
         n_neighbours: Number of nearest rows that are tried.
         model: The deployed model; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
-            class.
+        threshold: Probability of the second of two classes from which the decision is for it; None: that by which the
+            deployed model itself decides (`BlackBox.threshold`), or the most probable class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out for certificates; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated.

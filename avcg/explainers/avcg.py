@@ -48,7 +48,7 @@ class AVCG(Amortized):
         hypotheses: The distribution over plausible models: retrains, MCDropout, a Rashomon set, ...
         schema: What may change; None: the hypotheses' own schema.
         model: The deployed model, whose decision counts; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the likeliest.
+        threshold: Probability of the second of two classes that decides for it; None: the deployed model's own rule.
         survival: Share of the people who followed the advice that a later model is to accept, in (0, 1).
         reliability: Chance that the next model does, in (0, 1). Margins are calibrated on rows and hypotheses that were
             not trained on; a `PromiseWarning` says when no promise can be made, and why.

@@ -50,8 +50,8 @@ class Explainer(BaseEstimator):  # type: ignore[misc]
         schema: What may change; None: the hypotheses' own schema. It may narrow that schema, but not change the type
             of a column.
         model: The deployed model, whose decision counts; None: the one the hypotheses were made around, or their mean.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
-            class.
+        threshold: Probability of the second of two classes from which the decision is for it; None: that by which the
+            deployed model itself decides (`BlackBox.threshold`), or the most probable class.
         survival: Share of models that is promised to agree with an answer, in (0, 1).
         n_test: Number of hypotheses held out to test answers; None: an eighth of a finite set, or 50 draws.
         device: PyTorch device on which models are evaluated and networks trained.

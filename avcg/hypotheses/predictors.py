@@ -13,7 +13,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -89,6 +91,13 @@ class Predictors(ABC):
     def boxes(self) -> frozenset[Any]:
         """The black boxes among the hypotheses."""
         return frozenset()
+
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Sorted thresholds at which trees split numbers, by column and in its units; other models have none.
+
+        Numbers below a threshold go one way, the threshold itself and numbers above it go the other way.
+        """
+        return {}
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -333,9 +342,7 @@ class Joined(Predictors):
         """(S, N, C) tensor from those of the groups, in the order of this object's hypotheses."""
         classes = {part.shape[-1] for part in parts}
         if len(classes) > 1:
-            raise DataError(
-                f"Hypotheses must have the same number of classes. Got groups with {sorted(classes)} classes."
-            )
+            raise DataError(f"Hypotheses must have the same number of classes. Got {sorted(classes)} classes.")
         joined = torch.cat(parts)
         return joined if self._order is None else joined[self._order.to(joined.device)]
 
@@ -370,6 +377,11 @@ class Joined(Predictors):
     def boxes(self) -> frozenset[Any]:
         """The black boxes among the hypotheses."""
         return frozenset().union(*(group.boxes for group in self.groups))
+
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Thresholds at which the trees of any group split numbers."""
+        pairs = [pair for group in self.groups for pair in group.thresholds().items()]
+        return {name: np.unique(np.concatenate([own for key, own in pairs if key == name])) for name, _ in pairs}
 
 
 class Opaque(Predictors):
@@ -435,6 +447,10 @@ class OnDevice(Predictors):
     def boxes(self) -> frozenset[Any]:
         """The black boxes among the hypotheses."""
         return self.inner.boxes
+
+    def thresholds(self) -> dict[str, NDArray[np.float64]]:
+        """Thresholds at which the trees among the hypotheses split numbers."""
+        return self.inner.thresholds()
 
     def subset(self, chosen: Tensor) -> OnDevice:
         """The chosen hypotheses, in the order given."""

@@ -23,14 +23,17 @@ class DeployedModel:
 
     Attributes:
         predictors: One model, or several whose mean probability decides.
-        threshold: Probability of the second of two classes from which the decision is for it; None: the most probable
-            class.
+        threshold: Probability of the second of two classes from which the decision is for it; None: that of the model
+            itself if it has one, otherwise the most probable class.
     """
 
     predictors: Predictors
     threshold: float | None = None
 
     def __post_init__(self) -> None:
+        if self.threshold is None and len(self.predictors) == 1:
+            own = next((box.threshold for box in self.predictors.boxes), None)
+            object.__setattr__(self, "threshold", own)
         DecisionRule(self.threshold)  # raises an error if the threshold is out of range
 
     @cached_property

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
 from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps
+from avcg.models.own_decision import own_threshold
 from avcg.schema.schema import Schema
 from avcg.space.frames import Frame, open_frame
 from avcg.space.tabular import TabularSpace
@@ -22,6 +23,7 @@ from avcg.space.tabular import TabularSpace
 # From a frame with the columns and dtypes of the training rows to probabilities (N, C), or (N,) of the second class.
 Predict = Callable[[pd.DataFrame], Any]
 
+_SAMPLE = 256  # rows kept, by which a decision rule and compiled trees are checked
 _TOLERANCE = 1e-3  # largest accepted difference of a sum of probabilities from one; changes no answer
 
 
@@ -40,7 +42,7 @@ class BlackBox:
     Attributes:
         model: The model as given.
         classes_: Labels in the order of the probabilities.
-        n_asked: Number of rows the model was called with, starting with two rows of X. Copies made by `over` count
+        n_asked: Number of rows the model was asked about, starting with two rows of X. Copies made by `over` count
             their own.
 
     >>> from avcg import toys
@@ -77,6 +79,11 @@ class BlackBox:
         # A model that was fitted without a class gives it probability 0.
         self._own = np.arange(len(self.classes_)) if own is None else _positions(own, self.classes_, self.name)
         self._probabilities(first, len(rows.iloc[:2]))
+        self._sample = rows.iloc[np.unique(np.linspace(0, len(rows) - 1, _SAMPLE).astype(np.intp))]
+        self._own_threshold = self._stated_threshold()
+        # What `avcg.models.judging` makes for an encoding, shared by all copies.
+        self._compiled: list[Any] = []
+        self._frames: list[Any] = []
 
     @cached_property
     def space_(self) -> TabularSpace:
@@ -115,6 +122,25 @@ class BlackBox:
         return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in changed.items()})
 
     @property
+    def threshold(self) -> float | None:
+        """Probability of the second of two classes from which the model itself decides for it; None: the likeliest.
+
+        A ``TunedThresholdClassifierCV`` and a ``FixedThresholdClassifier`` state one.
+        """
+        own = self._own_threshold
+        if own is None or len(self.classes_) != 2:
+            return None
+        return own if self._own[0] == 0 else float(np.nextafter(1 - own, 1))
+
+    def _stated_threshold(self) -> float | None:
+        """The threshold on the second of the model's own classes that its decisions follow."""
+        if not (hasattr(self.model, "predict") and hasattr(self.model, "predict_proba")):
+            return None
+        own = self._uncounted(self._sample)[:, self._own]
+        rows = self._sample.to_numpy() if self.reads_arrays else self._sample
+        return own_threshold(self.model, rows, own, self.own_classes, self.name)
+
+    @property
     def reads_arrays(self) -> bool:
         """Whether the model is called with arrays instead of frames, because X was an array."""
         return isinstance(self._predict, partial) and self._predict.func is _predict_array
@@ -142,6 +168,13 @@ class BlackBox:
         if not len(frame):  # most models fail on no rows
             return np.zeros((0, len(self.classes_)))
         return self._probabilities(self._call(frame), len(frame))
+
+    def _uncounted(self, frame: pd.DataFrame) -> NDArray[np.float64]:
+        """(N, C) probabilities as `ask` returns them, for checks of the model that `n_asked` does not count."""
+        before = self.n_asked
+        probabilities = self.ask(frame)
+        self.n_asked = before
+        return probabilities
 
     def _call(self, frame: pd.DataFrame) -> Any:
         """The output of the model: an array, or a frame with one column per label if the model names its labels."""

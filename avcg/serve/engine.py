@@ -217,7 +217,7 @@ def auditor_of(explainer: Callable[[], Explainer]) -> Auditor:
         except Exception as error:  # pandas raises errors of many kinds for tables made by hand
             raise DataError(f"These answers are incomplete or damaged ({type(error).__name__}).") from None
         model = FiniteSet(fitted.split_.deployed, fitted.space_, fitted.classes_)
-        return audit(delivered, model, recourse=fitted, threshold=fitted.threshold).to_json()
+        return audit(delivered, model, recourse=fitted, threshold=fitted.deployed_.threshold).to_json()
 
     return audit_answers
 

@@ -259,6 +259,16 @@ class Encoding:
             x[np.arange(len(values))[:, None], self.first_codes + values.choices] = 1.0
         return x
 
+    def checked(self, x: Codes) -> Codes:
+        """The codes themselves.
+
+        Raises:
+            DataError: If they do not have shape (N, D).
+        """
+        if x.ndim != 2 or x.shape[1] != self.width:
+            raise DataError(f"decode takes codes of shape (rows, {self.width}). Got {x.shape} instead.")
+        return x
+
     def decode(self, x: Codes) -> Values:
         """Codes to values: numbers on their grid, the category with the largest code.
 

@@ -138,9 +138,7 @@ class TabularSpace:
         Returns:
             A frame of B rows.
         """
-        codes = _array(x)
-        if codes.ndim != 2 or codes.shape[1] != self.encoding.width:
-            raise DataError(f"decode takes codes of shape (rows, {self.encoding.width}). Got {tuple(x.shape)} instead.")
+        codes = self.encoding.checked(_array(x))
         if like is None:
             return frames.new_frame(self.encoding, self.encoding.decode(codes))
         return self._write(codes, like, self.read(like))[0]
