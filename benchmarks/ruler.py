@@ -1,15 +1,16 @@
 """How far answers are from the provably nearest ones, for logistic regressions and small XGBoost on three datasets.
 
     python benchmarks/ruler.py logistic [--rows 100] [--models 40] [--steps 2000] [--seed 0]
-    python benchmarks/ruler.py trees --rows 20 --models 8
+    python benchmarks/ruler.py trees --rows 20 --models 8 --seconds 10
 
 A logistic regression, or 30 trees of depth 3, is fitted and retrained. Each method answers test rows that are refused,
 under the same constraints and judges: the deployed model and the retrains that the method was trained on. Each answer
 is compared with two rulers (`avcg.bench.ruler.over_optimum`). ``each`` is the nearest point that is as good as the
 answer under every judge: what the answer wastes, given all of its robustness. ``lowest`` is the nearest point that is
 as good in the worst case, under the judge that likes it least. Neither blames a method for the margin it keeps, whose
-price is the distance itself. ``decision`` divides by the nearest point for which every judge decides, without any
-margin. It can be huge for trees, where a number that lies on a threshold is moved across it at no cost.
+price is the distance itself. Where the time for a row runs out, a ratio is to what is proven so far. ``decision``
+divides by the nearest point for which every judge decides, without any margin. It can be huge for trees, where a number
+that lies on a threshold is moved across it at no cost.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def judges_of(method: Explainer) -> tuple[Any, Any]:
     return TreeModels([Ensemble.of(box.model, encoding) for box in method.judges_.boxes], encoding), nearest_in_trees
 
 
-def measured(method: Explainer, X: Any, *, refine: bool = False) -> dict[str, Any]:
+def measured(method: Explainer, X: Any, limit: float, *, refine: bool = False) -> dict[str, Any]:
     """The answers of a method over the rulers."""
     started = time.perf_counter()
     found = method.generate(X, 1, refine=refine)
@@ -82,15 +83,15 @@ def measured(method: Explainer, X: Any, *, refine: bool = False) -> dict[str, An
     space, (judges, ruler) = method.space_.codes, judges_of(method)
     distance = space.distance(answers, x).astype(np.float64)
     started = time.perf_counter()
-    decided = ruler(space, x, target, judges).distance
+    decided = ruler(space, x, target, judges, seconds=limit).distance
     part = (space, x, target, answers, judges)
     result = {
         "asked": len(X),
         "answered": len(answered),
         "seconds": round(seconds, 2),
         "distance": round(float(distance.mean()), 4),
-        "each": spread(over_optimum(*part, nearest=ruler)),
-        "lowest": spread(over_optimum(*part, nearest=ruler, lowest=True)),
+        "each": spread(over_optimum(*part, nearest=ruler, seconds=limit)),
+        "lowest": spread(over_optimum(*part, nearest=ruler, lowest=True, seconds=limit)),
         "decision": spread(np.where(np.isfinite(decided), distance / decided, np.nan)),
     }
     return result | {"seconds of a ruler for a row": round((time.perf_counter() - started) / 3 / len(x), 3)}
@@ -130,7 +131,7 @@ def results(name: str, options: argparse.Namespace) -> dict[str, Any]:
     for label, (method, refine) in methods(hypotheses, options).items():
         if not hasattr(method, "space_"):
             method.fit(X, y)
-        found[label] = measured(method, refused, refine=refine)
+        found[label] = measured(method, refused, options.seconds, refine=refine)
         print(name, label, found[label], flush=True)
     return found
 
@@ -142,6 +143,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=100, help="refused test rows of each dataset (default 100)")
     parser.add_argument("--models", type=int, default=40, help="retrains (default 40)")
     parser.add_argument("--steps", type=int, default=2000, help="training steps of the generator (default 2000)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="limit of a ruler for a row (default 60)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--datasets", nargs="+", default=list(TARGETS), choices=list(TARGETS))
     options = parser.parse_args()

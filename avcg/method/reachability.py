@@ -44,7 +44,7 @@ def proven_unreachable(
         linear: (C, D) weights and (C,) biases of the deployed model's logits, if it is a single linear model; None: it
             is not known to be one. `avcg.hypotheses.linear.linear_logits` finds them.
         most_points: Largest number of points of a feasible set that are tried.
-        at_once: Number of points after which the model is asked, which bounds memory.
+        at_once: Number of points about which the model is asked at once, which bounds memory.
         tolerance: Difference of probabilities that is taken for rounding. A row with a point within it of being
             accepted is not proven to be out of reach.
 
@@ -53,7 +53,9 @@ def proven_unreachable(
     """
     proven = np.zeros(len(query.x), bool)
     if linear is not None:
-        proven = _out_of_linear_reach(query, rule, *linear)
+        step = max(1, at_once // 64)
+        parts = np.split(np.arange(len(query.x)), range(step, len(query.x), step))
+        proven = np.concatenate([_out_of_linear_reach(query.take(rows), rule, *linear) for rows in parts])
     rows = np.flatnonzero(~proven)
     if len(rows):
         proven[rows] = _no_point_is_valid(query.take(rows), probabilities, rule, most_points, at_once, tolerance)

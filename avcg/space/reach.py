@@ -95,7 +95,7 @@ def small_sets(
         feasible: What is allowed.
         x: (B, D) the factuals.
         most: Number of points; rows that may become more are left out.
-        at_once: Number of points from which the next rows are left to the next pair, which bounds memory.
+        at_once: Number of points in a pair, up to those of a single row, which bounds memory.
 
     Yields:
         The (P,) positions in x of the rows, ascending, and the (P, D) points that they may become, themselves among
@@ -109,14 +109,17 @@ def small_sets(
     count[caps == 0] = 0.0
     count[:, (feasible.unit != np.arange(len(feasible.unit)))[encoding.numeric_columns]] = 0.0  # they follow
     small = np.flatnonzero(points <= most)
-    if not len(small):
-        return
-    batch = (np.cumsum(points[small]) - points[small]) // at_once
-    for rows in np.split(small, np.flatnonzero(np.diff(batch)) + 1):
-        part = feasible if feasible.rows == 1 else feasible.take(rows)
-        each = each_value(encoding, part, x[rows], first[rows], count[rows])
-        owner, reached = _product(encoding, part, each, x[rows], caps[rows])
-        yield rows[owner], reached
+    # Rows with as many points up to a factor of 2 go together, as each takes the room of the largest.
+    sizes = np.ceil(np.log2(points[small])).astype(int)
+    widest = max((block.stop - block.start for block in encoding.blocks), default=1)
+    for size in np.unique(sizes):
+        members, count_at_once = small[sizes == size], max(1, at_once // max(2**size, widest))
+        for start in range(0, len(members), count_at_once):
+            rows = members[start : start + count_at_once]
+            part = feasible if feasible.rows == 1 else feasible.take(rows)
+            each = each_value(encoding, part, x[rows], first[rows], count[rows])
+            owner, reached = _product(encoding, part, each, x[rows], caps[rows])
+            yield rows[owner], reached
 
 
 def grid_values(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> tuple[Floats, Floats, Floats]:
