@@ -69,6 +69,7 @@ class Amortized(Explainer):
             margin=margins,
             single_pass=self.recipe_.single_pass,
             n_typical=self.recipe_.reference.n_neighbours,
+            cuts=self.judges_.thresholds(),
         )
 
     def _answers(self, query: Query) -> Codes:

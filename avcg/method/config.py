@@ -46,6 +46,7 @@ class SearchConfig:
         thorough_steps: The same for the rounds that thorough effort adds.
         rescue_steps: The same for a row without an accepted answer, over and over again.
         rescue_rounds: Largest number of rounds for such a row, with fast, standard and thorough effort.
+        shaved: Shares of the change of all numbers that are taken back in the end.
         most_points: Largest number of points that such a row may become of which all are tried.
         n_units: Number of units of change tried in each round after the first, those that gained most for their price.
         price_range: Lowest and highest price of a log-odd for which changes are combined.
@@ -77,6 +78,7 @@ class SearchConfig:
     thorough_steps: tuple[float, ...] = (1.0, 0.5, 0.25, 0.125, 0.0625)
     rescue_steps: tuple[float, ...] = (1.0, 0.5, 0.25)
     rescue_rounds: tuple[int, int, int] = (4, 12, 36)
+    shaved: tuple[float, ...] = (0.16, 0.08, 0.04, 0.02, 0.01)
     most_points: int = 4096
     n_units: int = 8
     price_range: tuple[float, float] = (2.0**-12, 2.0**10)

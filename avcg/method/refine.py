@@ -8,8 +8,8 @@ combinations too, since gains do not add up exactly. The cheapest accepted point
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -28,9 +28,11 @@ class Refiner:
 
     Attributes:
         acceptance: The judges, the decision rule, and the settings of the search.
+        cuts: The numbers that judges compare with, by column, if they are trees; empty: they are not.
     """
 
     acceptance: Acceptance
+    cuts: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def config(self) -> SearchConfig:
@@ -61,6 +63,7 @@ class Refiner:
                 state.consider_all(starts[:, rows])
             for step, before in zip(steps, [0.0, *steps], strict=False):
                 state.round(step, everything=step > before)
+            state.shave(self.cuts)
             result[rows] = state.answers
         return result
 
@@ -183,6 +186,15 @@ class _State:
                 self.promising[rows] = ledger.promising(self.acceptance.config.n_units)
         quantum = self.acceptance.config.cost_quantum
         self.active[rows] = everything | (quantise(self.costs[rows], quantum) < quantise(before, quantum))
+
+    def shave(self, cuts: Mapping[str, Floats]) -> None:
+        """Take small shares of every number's change back, and move numbers back to the cuts of trees."""
+        if self.query.deadline.passed:
+            return
+        space, x = self.query.space, self.query.x
+        self.consider_all(space.nearer(self.answers, x, self.acceptance.config.shaved))
+        if cuts:
+            self.consider_all(space.at_cuts(self.answers, x, cuts)[None])
 
     def _combine(
         self, query: Query, answers: Codes, moves: Alternatives, ledger: _Ledger, rows: Positions, needed: Floats

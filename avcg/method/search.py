@@ -14,8 +14,8 @@ module knows none of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -62,6 +62,7 @@ class Search:
         margin: (C,) calibrated log-odds beyond the decision, by target class.
         single_pass: Whether an answer is what one pass gives, and n answers are n latents, as in the paper.
         n_typical: Number of nearest reference rows from which typicality is measured.
+        cuts: The numbers that judges compare with, by column, if they are trees.
     """
 
     acceptance: Acceptance
@@ -71,6 +72,7 @@ class Search:
     margin: Codes
     single_pass: bool = False
     n_typical: int = 5
+    cuts: Mapping[str, Floats] = field(default_factory=dict)
 
     @property
     def config(self) -> SearchConfig:
@@ -80,7 +82,7 @@ class Search:
     @property
     def refiner(self) -> Refiner:
         """The steps that bring answers closer to their rows."""
-        return Refiner(self.acceptance)
+        return Refiner(self.acceptance, self.cuts)
 
     def margins(self, query: Query) -> Codes:
         """(B,) log-odds to aim at: enough for the promise, and for the query's ``min_prob``."""

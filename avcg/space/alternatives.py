@@ -6,14 +6,16 @@ its followers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from avcg.space.constraints import FeasibleSet
-from avcg.space.encoding import Codes, Encoding, Flags, Positions
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions
 from avcg.space.project import allowed_entries, missing_numbers, project
 
+_BEYOND = 1e-5  # standard deviations beyond a cut, which float32 codes can tell apart
 _BACK = (1.0, 0.5)  # shares of a number's change that are taken back
 
 
@@ -141,3 +143,53 @@ def combine(
     taken = chosen[..., owners(encoding, feasible)]
     combined = np.where(taken >= 0, moves.codes[np.maximum(taken, 0), np.arange(encoding.width)], x_cf)
     return project(encoding, feasible, combined, x)
+
+
+def nearer(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, shares: Sequence[float]) -> Codes:
+    """(K, B, D) answers with the same changes, but every number a share of its way back.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x_cf: (B, D) feasible answers.
+        x: (B, D) the factuals.
+        shares: K shares in [0, 1].
+    """
+    result, at = np.tile(x_cf, (len(shares), 1, 1)), encoding.number_at
+    back = np.array(shares, np.float32)[:, None, None]
+    present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf))
+    result[..., at] += np.where(present, back * (x[:, at] - x_cf[:, at]), np.float32(0.0))
+    return project(encoding, feasible, result, x)
+
+
+def at_cuts(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, cuts: Mapping[str, Floats]) -> Codes:
+    """(B, D) answers with every number moved back to the last cut that it has passed.
+
+    Models that compare numbers with these cuts alone cannot tell it from the answer.
+
+    Args:
+        encoding: The codes.
+        feasible: What is allowed.
+        x_cf: (B, D) feasible answers.
+        x: (B, D) the factuals.
+        cuts: Ascending numbers by column, in its own units; a number is either below a cut, or at or above it.
+    """
+    result, present = x_cf.copy(), ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf))
+    for j, feature in enumerate(encoding.numeric):
+        column = cuts.get(feature.name, np.zeros(0))
+        moved = np.flatnonzero(present[:, j] & (x_cf[:, encoding.number_at[j]] != x[:, encoding.number_at[j]]))
+        if not len(column) or not len(moved):
+            continue
+        own, now = (encoding.unscaled(codes[moved][:, encoding.number_at])[:, j] for codes in (x, x_cf))
+        rose = now > own
+        last = np.where(rose, np.searchsorted(column, now, "right") - 1, np.searchsorted(column, now, "right"))
+        edge = column[np.clip(last, 0, len(column) - 1)]
+        passed = (last >= 0) & (last < len(column)) & np.where(rose, edge > own, edge <= own)
+        beyond = edge + np.where(rose, 1.0, -1.0) * _BEYOND * encoding.scale[j]
+        if feature.step:
+            beyond = np.where(rose, np.ceil(edge / feature.step), np.ceil(edge / feature.step) - 1) * feature.step
+        number = np.where(passed, beyond, own)
+        kept = np.where(rose, np.minimum(number, now), np.maximum(number, now))
+        scaled = (kept - encoding.center[j]) / encoding.scale[j]
+        result[moved, encoding.number_at[j]] = np.where(passed, scaled, x[moved, encoding.number_at[j]])
+    return project(encoding, feasible, result[None], x)[0]

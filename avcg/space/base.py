@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -180,6 +180,15 @@ class TorchCodes:
         taken = chosen[..., 0]
         replaced = (taken >= 0).reshape(*taken.shape, *[1] * (x_cf.ndim - 1))
         return np.where(replaced, moves.codes[np.maximum(taken, 0)], x_cf)
+
+    def nearer(self, x_cf: Codes, x: Codes, shares: Sequence[float]) -> Codes:
+        """(K, B, *event) answers with a share of their change taken back."""
+        back = np.array(shares, np.float32).reshape(-1, *[1] * x.ndim)
+        return self.project(x_cf + back * (x - x_cf), x)
+
+    def at_cuts(self, x_cf: Codes, x: Codes, cuts: Mapping[str, Floats]) -> Codes:  # noqa: ARG002
+        """The answers as they are, because there are no columns to cut."""
+        return x_cf
 
     def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:  # noqa: ARG002
         """No feasible set is known to be small."""

@@ -6,14 +6,14 @@ without torch. `avcg.space.base.TorchCodes` implements it for spaces written in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
 
-from avcg.space.alternatives import Alternatives, alternatives, combine
+from avcg.space.alternatives import Alternatives, alternatives, at_cuts, combine, nearer
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.space.limits import Limits
@@ -74,6 +74,12 @@ class CodeSpace(Protocol):
 
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
         """(K, B, *event) answers with several units replaced; ``chosen`` (K, B, n_units) says by which alternative."""
+
+    def nearer(self, x_cf: Codes, x: Codes, shares: Sequence[float]) -> Codes:
+        """(K, B, *event) answers with the same changes, every number a share of its way back."""
+
+    def at_cuts(self, x_cf: Codes, x: Codes, cuts: Mapping[str, Floats]) -> Codes:
+        """(B, *event) answers with every number moved back to the last cut that it has passed."""
 
     def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
         """Every point of the feasible sets that have at most ``most``; see `avcg.space.reach.small_sets`."""
@@ -173,6 +179,14 @@ class TableCodes:
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
         """(K, B, D) answers with several units replaced at once."""
         return combine(self.encoding, self.feasible, x_cf, x, moves, chosen)
+
+    def nearer(self, x_cf: Codes, x: Codes, shares: Sequence[float]) -> Codes:
+        """(K, B, D) answers with the same changes, every number a share of its way back."""
+        return nearer(self.encoding, self.feasible, x_cf, x, shares)
+
+    def at_cuts(self, x_cf: Codes, x: Codes, cuts: Mapping[str, Floats]) -> Codes:
+        """(B, D) answers with every number moved back to the last cut that it has passed."""
+        return at_cuts(self.encoding, self.feasible, x_cf, x, cuts)
 
     def small_sets(self, x: Codes, most: int, at_once: int) -> Iterator[tuple[Positions, Codes]]:
         """Every point of the feasible sets that have few; see `avcg.space.reach.small_sets`."""
