@@ -36,6 +36,9 @@ class LightGBM:
     Args:
         text: The model, as ``Booster.model_to_string`` gives it.
         classes: Labels of its classes.
+
+    Attributes:
+        booster_: The booster, by which the trees are also read.
     """
 
     def __init__(self, text: str, classes: NDArray[Any]) -> None:
@@ -44,11 +47,11 @@ class LightGBM:
         except ImportError:
             raise MissingExtraError("lightgbm", "trees", "A stored LightGBM model") from None
         self.text, self.classes_ = text, classes
-        self._booster = Booster(model_str=text)
+        self.booster_ = Booster(model_str=text)
 
     def predict_proba(self, rows: Any) -> NDArray[np.float64]:
         """(N, C) probabilities."""
-        probabilities = np.asarray(self._booster.predict(rows))
+        probabilities = np.asarray(self.booster_.predict(rows))
         return np.stack([1.0 - probabilities, probabilities], axis=1) if probabilities.ndim == 1 else probabilities
 
 

@@ -23,6 +23,7 @@ from torch import nn
 from avcg import BlackBox
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.predictors import Joined, OnDevice, Stacked
+from avcg.io.black_boxes import LightGBM
 from avcg.models import compiled_trees, trees
 from avcg.models.affine import schema_with_gaps
 from avcg.models.judging import Judges, _Frames
@@ -220,6 +221,16 @@ class TestTheyAreTheModels:
         boxes = [BlackBox(model, X, space=space)]
         assert Judges(boxes, space.encoding).n_compiled == 1
         assert_same(boxes, space.encoding, probes(boxes, space.encoding, X))
+
+    def test_lightgbm_that_was_stored(self):
+        X, score = table(missing=True)
+        boxes, encoding = judged(MODELS["lightgbm"](), X, labels(score, 3), n=1)
+        text = boxes[0].model.booster_.model_to_string()
+        boxes.append(BlackBox(LightGBM(text, boxes[0].classes_), X, space=boxes[0].space_))
+        judges = Judges(boxes, encoding)
+        assert judges.n_compiled == 2
+        found = judges.probabilities(read_values(X, encoding.schema))
+        np.testing.assert_array_equal(found[0], found[1])
 
     def test_arrays_wrapped_models_and_classes_that_a_model_has_not_seen(self):
         X, score = table()
