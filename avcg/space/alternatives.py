@@ -83,8 +83,9 @@ def _taken_back(encoding: Encoding, x_cf: Codes, x: Codes, owner: Positions, cou
     for share in _BACK:
         chosen = numeric if share < 1 else np.ones(len(units), bool)
         row, unit = rows[chosen], units[chosen]
-        back = (owner == unit[:, None]) * np.float32(share)
-        parts.append((row, unit, x_cf[row] + back * (x[row] - x_cf[row])))
+        # A sum would miss the factual by the last digit of a float32, and the change would still count.
+        nearer = x[row] if share == 1 else x_cf[row] + np.float32(share) * (x[row] - x_cf[row])
+        parts.append((row, unit, np.where(owner == unit[:, None], nearer, x_cf[row])))
     return parts
 
 
