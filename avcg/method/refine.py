@@ -144,7 +144,8 @@ class _State:
         config = self.acceptance.config
         said = self.acceptance.judged(candidates, self.query.target[rows], self.query.min_prob)
         penalty = self._penalty(said.accepted, said.valid, said.lower, said.short, rows)
-        costs = prices + config.rejection_penalty * penalty
+        unchanged = (candidates == self.query.x[rows]).reshape(len(rows), -1).all(axis=1)
+        costs = prices + config.rejection_penalty * (penalty + 5.0 * unchanged)
         quantised = quantise(costs, config.cost_quantum)
         order = np.lexsort((np.arange(len(rows)), quantised, rows))  # of equal costs the first
         first = order[np.diff(rows[order], prepend=-1) != 0]
