@@ -209,8 +209,6 @@ class AVCG(Amortized):
         self.calibration_query_ = self._held_query(held, rng)
         self.calibration_ = self._calibrated()
         self._warn_of_no_promise(stacklevel=6)
-        if self.multipliers_ is not None:
-            self.multipliers_.warn_of_caps(float(self.calibration_.margins().max()))
 
     def _held_query(self, held: Tensor, rng: torch.Generator) -> Query:
         """A query for encoded rows, each aimed at a class that it does not have."""

@@ -148,7 +148,7 @@ class CalibrationConfig:
     max_share: float = 1 / 3
     max_codes: int = 100_000
     n_margins: int = 25
-    refine_rows: int = 200
+    refine_rows: int = 120
     n_refined: int = 13
 
     def __post_init__(self) -> None:
@@ -232,9 +232,9 @@ class DistillationConfig:
     rounds: int = 4
     first_share: float = 0.5
     attempts: int = 4000
-    first_epochs: int = 25
+    first_epochs: int = 12
     first_learning_rate: float = 4e-3
-    later_epochs: int = 10
+    later_epochs: int = 6
     later_learning_rate: float = 2e-3
     batch_size: int = 512
     max_rows: int = 20_000

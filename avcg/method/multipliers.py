@@ -7,7 +7,6 @@ answers fall short of their margin and lowered while they do not, as in Rezende 
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +33,7 @@ class ConstraintConfig:
     violation: float = 0.2
     rate: float = 0.02
     lowest: float = 0.5
-    highest: float = 120.0
+    highest: float = 15.0
 
     def __post_init__(self) -> None:
         check_int(self.levels, "'levels' of ConstraintConfig", 1)
@@ -82,17 +81,3 @@ class Multipliers:
         """The multiplier of each level, with the lowest and the highest margin of the level."""
         edges = np.linspace(*self.margins, self.config.levels + 1)
         return pd.DataFrame({"lowest": edges[:-1], "highest": edges[1:], "multiplier": self.values.cpu().numpy()})
-
-    def warn_of_caps(self, margin: float) -> None:
-        """Warn if the multiplier of a margin has reached its largest value, so that it could not be bought.
-
-        Args:
-            margin: The largest margin that is asked for.
-        """
-        capped = self.to_frame().loc[self.values.cpu().numpy() >= self.config.highest]
-        if len(capped) and capped["lowest"].min() <= margin:
-            warnings.warn(
-                f"AVCG: answers fall short of margins from {capped['lowest'].min():.2g} on, although their multiplier"
-                f" has reached its largest value, {self.config.highest:g}. Let more features change, or train longer.",
-                stacklevel=5,
-            )
