@@ -59,7 +59,7 @@ SHORT = Recipe(
     layers=(16, 16),
     encoder=(16,),
     rows_per_epoch=512,
-    search=SearchConfig(retry_neighbours=4, retry_margins=(0.0, 1.5), refine_rounds=4),
+    search=SearchConfig(retry_neighbours=4, retry_margins=(0.0, 1.5), rescue_rounds=(1, 2, 4)),
     calibration=CalibrationConfig(
         n_margins=2, min_rows=20, refine_rows=4, n_refined=2
     ),

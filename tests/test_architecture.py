@@ -130,7 +130,9 @@ NO_RESULT = {
     "explainers.counterfactuals._SHOWN_CHANGES",
     "explainers.records.MOST_ANSWERS",
     "method.reference_set._PAIRS",
+    "method.refine._CANDIDATES",
     "method.search._BATCHED_STEPS",
+    "method.search._CODES_AT_ONCE",
     "method.search._PAIRS",
 }
 

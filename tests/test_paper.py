@@ -38,7 +38,7 @@ def test_theorem_1_holds_for_any_two_weightings(both, seed):
     x = SPACE.encode(FRAME)[:6].double()
     target = torch.arange(6) % 2
     generator = Generator(SPACE, 2, decoder="full", n_latent=2, layers=(8,), encoder=(8,), rng=rng(seed)).double()
-    request = Condition(x, target, SPACE.constraint_features(x), x.new_zeros(6))
+    request = Condition(x, target, SPACE.constraint_features(x), x.new_zeros(6), x.new_zeros(6))
     network = torch.nn.utils.skip_init(torch.nn.Linear, 3, 2, dtype=torch.float64)  # every weight is overridden
     weight = torch.randn(5, 2, 3, generator=rng(seed), dtype=torch.float64)
     draws = Draws(torch.randn(4, 6, 2, generator=rng(1), dtype=torch.float64))
@@ -82,7 +82,7 @@ def test_the_bound_of_a_conditional_autoencoder_is_below_the_log_evidence(seed):
     x = SPACE.encode(FRAME)[:5].double()
     labels = torch.tensor([0, 1, 0, 1, 1])
     vae = Generator(SPACE, 2, decoder="latent", n_latent=1, layers=(8,), encoder=(8,), rng=rng(seed)).double()
-    request = Condition(x, labels, x.new_zeros(5), x.new_zeros(5))
+    request = Condition(x, labels, x.new_zeros(5), x.new_zeros(5), x.new_zeros(5))
     variance, count = 0.25, 4001
     constant = -0.5 * x.shape[1] * np.log(2 * np.pi * variance)
 

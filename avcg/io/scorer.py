@@ -194,7 +194,7 @@ class Scorer:
         targets, any_other = target_positions(target, current, self.classes)
         query = options.query(x, targets, space, self.typicality)
         codes = np.broadcast_to(x, (options.n, *x.shape))
-        unanswered = np.flatnonzero(~rule.valid(before, targets, options.min_prob))
+        unanswered = np.flatnonzero(~(rule.valid(before, targets, options.min_prob) | space.immovable(x)))
         if len(unanswered):
             part, search = query.take(unanswered), self._search_of(options.effort)
             if any_other and len(self.classes) > 2:

@@ -19,10 +19,6 @@ from avcg.method.query import Query, choose, quantise
 from avcg.models.decision import DecisionRule, of_target
 from avcg.space.encoding import Codes, Flags, Floats, Positions
 
-# Log-odds beyond these say no more. A forest's probability of 1 is the share of a few hundred trees.
-_FARTHEST = 10.0
-_LEAST = 1.0 / (1.0 + math.exp(_FARTHEST))
-
 # From (N, *event) codes to (S, N, C) probabilities, the deployed models first.
 Judge = Callable[[Codes], NDArray[Any]]
 
@@ -81,7 +77,7 @@ class Acceptance:
         deployed = self.deployed_probability(probabilities)
         valid = self.rule.valid(deployed, target, min_prob)
         share = self.weights @ self.rule.accepts(probabilities, target).astype(np.float64)
-        odds = log_odds(of_target(probabilities, target))
+        odds = log_odds(of_target(probabilities, target), self.config.most_log_odds)
         mean = self.weights @ odds
         lower = mean - self.spread * np.sqrt(self.weights @ (odds - mean) ** 2)
         accepted = valid & (share >= self.survival - self.config.tolerance)
@@ -89,12 +85,15 @@ class Acceptance:
 
     def _short(self, deployed: NDArray[Any], target: Positions, min_prob: float | None) -> Floats:
         """(N,) log-odds by which (N, C) probabilities fall short of the decision for the target."""
-        own = log_odds(of_target(deployed, target))
+        most = self.config.most_log_odds
+        own = log_odds(of_target(deployed, target), most)
         if self.rule.threshold is None:
             others = deployed.astype(np.float64)
             others[np.arange(len(others)), target] = 0.0
-            needed = np.log(np.maximum(others.max(axis=1), _LEAST))
-            short = needed - np.log(np.maximum(of_target(deployed, target), _LEAST))
+            least = _probability(-most)
+            short = np.log(np.maximum(others.max(axis=1), least)) - np.log(
+                np.maximum(of_target(deployed, target), least)
+            )
         else:
             short = self.rule.log_odds(target) - own
         if min_prob is not None:
@@ -151,10 +150,15 @@ def price(query: Query, candidates: Codes) -> Floats:
     return (1.0 - query.typicality) * distance + query.typicality * nearest.mean(axis=-1).T
 
 
-def log_odds(probability: NDArray[Any]) -> Floats:
-    """The log-odds of probabilities, cut off at 10 and -10."""
-    p = np.clip(probability.astype(np.float64), _LEAST, 1.0 - _LEAST)
+def log_odds(probability: NDArray[Any], most: float) -> Floats:
+    """The log-odds of probabilities, cut off at ``most`` and its negative."""
+    p = np.clip(probability.astype(np.float64), _probability(-most), _probability(most))
     return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def _probability(log_odds: float) -> float:
+    """The probability with these log-odds."""
+    return 1.0 / (1.0 + math.exp(-log_odds))
 
 
 def squash(shortfall: Floats) -> Floats:

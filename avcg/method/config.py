@@ -34,6 +34,8 @@ class SearchConfig:
             proposed first wins, so that the last digits of a float32 product decide nothing.
         code_quantum: Numbers that the generator proposes inside their limits are rounded to multiples of this, in
             codes (standard deviations), for the same reason.
+        most_log_odds: Log-odds of a model at which they are cut off, since beyond them they say no more: a forest's
+            probability of 1 is the share of a few hundred trees.
         tolerance: Distances, and shortfalls of a share of judges, up to this count as zero.
         diversity_group: Largest number of answers to a row that are all compared with each other; more are chosen in
             groups of this size.
@@ -68,6 +70,7 @@ class SearchConfig:
     duplicate_penalty: float = 1e9
     cost_quantum: float = 2.0**-10
     code_quantum: float = 2.0**-7
+    most_log_odds: float = 10.0
     tolerance: float = 1e-6
     diversity_group: int = 16
     confidence: float = 0.95
@@ -95,7 +98,7 @@ class SearchConfig:
             check_int(getattr(self, name), f"'{name}' of SearchConfig", 0)
         for name in ("margin_slack", "diversity_penalty", "tolerance"):
             check_setting(self, name, getattr(self, name) >= 0, "a number >= 0")
-        for name in ("rejection_penalty", "duplicate_penalty", "cost_quantum", "code_quantum"):
+        for name in ("rejection_penalty", "duplicate_penalty", "cost_quantum", "code_quantum", "most_log_odds"):
             check_setting(self, name, getattr(self, name) > 0, "a number > 0")
         check_setting(self, "price_range", 0 < self.price_range[0] < self.price_range[1], "(low, high), both > 0")
         for name in ("margin_steps", "retry_margins", "slacks", "rescue_steps"):

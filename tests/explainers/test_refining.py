@@ -12,8 +12,11 @@ from explained_loans import TOY, denied, loan_model, loan_retrains
 
 import avcg
 from avcg import AVCG, Recipe, retrains
+from avcg.method.acceptance import Acceptance
 from avcg.method.config import SearchConfig
-from avcg.method.refine import Deadline, prune
+from avcg.method.query import Query
+from avcg.method.refine import Refiner
+from avcg.models.decision import DecisionRule
 
 
 class TestRefining:
@@ -39,14 +42,20 @@ class TestRefining:
         standard, thorough = (recourse.generate(denied(), effort=effort) for effort in ("standard", "thorough"))
         assert (thorough.distance <= standard.distance + 1e-5).all()
 
-    def test_pruning_finds_the_least_on_a_line(self):
+    def test_refining_finds_the_least_on_a_line(self):
         frame = pd.DataFrame({"x0": np.linspace(-2, 2, 50), "x1": np.linspace(2, -2, 50)})
         space = avcg.TabularSpace.fit(avcg.Schema.infer(frame), frame)
-        x = np.zeros((3, 2), np.float32)
+
+        def judge(points):  # one model, which accepts from 0.5 in the first column on
+            accepts = 1 / (1 + np.exp(-20.0 * (points[:, 0].astype(np.float64) - 0.5)))
+            return np.stack([1 - accepts, accepts], axis=-1)[None]
+
+        acceptance = Acceptance(judge, np.ones(1), np.ones(1), DecisionRule(), survival=1.0, spread=2.0)
         far = np.array([[1.5, 1.5], [1.0, 0.0], [0.0, 0.7]], np.float32)
-        found = prune(space.codes, x, far, lambda points, _: points[:, 0] >= 0.5, Deadline(), SearchConfig())
-        assert (found[:2, 1] == 0).all(), "what is not needed is undone"
-        assert (found[:2, 0] >= 0.5).all()
+        query = Query(np.zeros((3, 2), np.float32), np.ones(3, np.intp), space.codes)
+        found = Refiner(acceptance).refined(query, far, np.zeros(3, np.float32), SearchConfig().steps)
+        assert (found[:, 1] == 0).all(), "what is not needed is undone"
+        assert (found[:, 0] >= 0.5).all(), "an answer that was rejected is accepted now, no other is lost"
         assert (found[:2, 0] < 0.7).all()
 
     def test_the_gap_is_what_a_better_posterior_would_gain(self):

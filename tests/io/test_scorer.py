@@ -223,12 +223,15 @@ class TestGraph:
         requests = space.random_requests(len(x), 0.7, np.random.default_rng(1))
         rng = torch.Generator().manual_seed(1)
         target, margin = torch.randint(2, (len(x),), generator=rng), 4 * torch.rand(len(x), generator=rng)
-        noise = torch.randn(len(x), explainer.generator_.n_latent, generator=rng)
-        request = Condition(x, target, requests.constraint_features(x), margin)
+        noise, typicality = (
+            torch.randn(len(x), explainer.generator_.n_latent, generator=rng),
+            torch.rand(len(x), generator=rng),
+        )
+        request = Condition(x, target, requests.constraint_features(x), margin, typicality)
         with torch.no_grad():
             proposal = explainer.generator_(request, explainer.generator_.posterior(request).sample(noise[None]))
             eager = requests.relax(proposal.raw, x, proposal.gates > 0)[0]
-        feed = {"x": x, "target": target, "margin": margin, "noise": noise}
+        feed = {"x": x, "target": target, "margin": margin, "typicality": typicality, "noise": noise}
         feed = {name: value.numpy() for name, value in feed.items()} | requests.codes.coded
         (found,) = session.run(["candidates"], {name: np.ascontiguousarray(value) for name, value in feed.items()})
         # A gate that both runtimes see at zero to the last digit may open in the one and not in the other.
@@ -241,7 +244,7 @@ class TestGraph:
         import onnx
 
         graph = onnx.load(tmp_path / "generator.onnx").graph
-        assert [one.name for one in graph.input][:4] == ["x", "target", "margin", "noise"]
+        assert [one.name for one in graph.input][:5] == ["x", "target", "margin", "typicality", "noise"]
         assert graph.input[0].type.tensor_type.shape.dim[0].dim_param
 
 

@@ -286,7 +286,8 @@ def trained():
 def answers_of(problem, generator, space, margin):
     """What people would receive in one pass, and what was wanted."""
     target = 1 - problem.deployed.decide(problem.deployed.probabilities(problem.x))
-    request = Condition(problem.x, target, space.constraint_features(problem.x), torch.full((len(target),), margin))
+    margins, typicality = torch.full((len(target),), margin), torch.zeros(len(target))
+    request = Condition(problem.x, target, space.constraint_features(problem.x), margins, typicality)
     proposal = generator.propose(request, torch.zeros(len(target), generator.n_latent))
     return space.finalize(proposal.raw, problem.x, proposal.gates > 0), target
 
@@ -347,7 +348,8 @@ class TestTermsOfTheObjective:
         """With a chance that opens (> 0) or shuts (< 0) all gates."""
         x, space = self.problem.x, self.problem.space
         posterior = DiagonalNormal(torch.zeros(len(x), 2), torch.zeros(len(x), 2))
-        request = Condition(x, torch.ones(len(x), dtype=torch.long), space.constraint_features(x), torch.zeros(len(x)))
+        target, none = torch.ones(len(x), dtype=torch.long), torch.zeros(len(x))
+        request = Condition(x, target, space.constraint_features(x), none, none)
         draws = Draws(torch.zeros(1, len(x), 2), torch.full((1, *x.shape), drawn))
         return objective(
             Fixed(self.raw, self.gates), space, request, posterior, self.problem.models, draws,

@@ -42,9 +42,10 @@ def hypotheses(n_inputs, count=4, seed=0, classes=2):
     return Stacked(network, state, torch.arange(1.0, count + 1))
 
 
-def ask(space, x, target=None, margin=1.0):
+def ask(space, x, target=None, margin=1.0, typicality=0.0):
     target = torch.zeros(len(x), dtype=torch.long) if target is None else target
-    return Condition(x, target, space.constraint_features(x), torch.full((len(x),), margin, dtype=x.dtype))
+    margins, typicality = (torch.full((len(x),), value, dtype=x.dtype) for value in (margin, typicality))
+    return Condition(x, target, space.constraint_features(x), margins, typicality)
 
 
 def even_noise(count):

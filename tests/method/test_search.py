@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from avcg import Schema, TabularSpace
+from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.query import Query
-from avcg.method.search import Acceptance, any_class
 from avcg.models.decision import DecisionRule
 
 FRAME = pd.DataFrame({"x": np.linspace(-2.0, 2.0, 9)})
@@ -16,7 +16,7 @@ SPACE = TabularSpace.fit(Schema.infer(FRAME), FRAME)
 
 
 def acceptance(judge, deployed=(1.0,), judges=1):
-    return Acceptance(judge, np.full(judges, 1 / judges), np.array(deployed), DecisionRule(), survival=0.5)
+    return Acceptance(judge, np.full(judges, 1 / judges), np.array(deployed), DecisionRule(), survival=0.5, spread=2.0)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_deployed_probability_is_the_weighted_mean_of_all_deployed_models(we
     np.testing.assert_allclose(found, [expected])
 
 
-def test_another_class_is_aimed_at_where_its_dearest_answer_is_cheaper():
+def test_the_class_is_aimed_at_whose_first_answer_is_cheaper():
     """Of three classes, one is reached by answers that cost 1 and 4, the other by answers that cost 2 and 3."""
 
     def judge(candidates):
@@ -36,11 +36,13 @@ def test_another_class_is_aimed_at_where_its_dearest_answer_is_cheaper():
 
     def answer(query):
         wanted.append(query.target[0])
-        return np.array([[[costs[query.target[0]][0]]], [[costs[query.target[0]][1]]]], np.float32)
+        asked.append(query.n)
+        return np.array(costs[query.target[0]], np.float32)[: query.n, None, None]
 
     query = Query(np.zeros((1, 1), np.float32), np.array([1]), SPACE.codes, n=2)
-    for costs, aimed in (({1: (1, 4), 2: (2, 3)}, 2), ({1: (2, 3), 2: (1, 4)}, 1)):
-        wanted = []
+    for costs, aimed in (({1: (1, 4), 2: (2, 3)}, 1), ({1: (2, 3), 2: (1, 4)}, 2)):
+        wanted, asked = [], []
         answers, target = any_class(acceptance(judge), replace(query), 3, answer)
         assert target.tolist() == [aimed]
         assert answers[:, 0, 0].tolist() == list(costs[aimed])
+        assert asked == [1, 1, 2], "all answers are made for the chosen class alone"
