@@ -129,7 +129,7 @@ class Search:
             narrower, answer, rank = query, first, first_rank
             for _ in range(config.lock_depth):  # locks one change, then also the dearest of those made instead
                 space = narrower.space.lock_change(answer, query.x, rank)
-                if space is None:
+                if space is None or query.deadline.passed:
                     break
                 narrower, rank = replace(narrower, space=space), 0
                 answer = self._first(narrower, margin)[0]
@@ -149,7 +149,7 @@ class Search:
             part = query.take(rejected)
             found = self._retry(part, margin[rejected], answers[rejected], costs[rejected])
             answers[rejected] = self._rescued(part, margin[rejected], found)
-        if query.effort == "fast":
+        if query.effort == "fast" or query.deadline.passed:
             return answers, query
         steps = self.config.steps + (self.config.thorough_steps if query.effort == "thorough" else ())
         return self.refiner.refined(query, answers, margin, steps, self._starts(query, margin, answers)), query
@@ -168,14 +168,14 @@ class Search:
     def _rescued(self, query: Query, margin: Codes, answers: Codes) -> Codes:
         """(B, *event) the answers, those that are still rejected after a search for each row from where they are."""
         rejected = np.flatnonzero(self.acceptance.rejected(self.acceptance.costs(query, answers[None])[0]))
-        if not len(rejected):
+        if not len(rejected) or query.deadline.passed:
             return answers
         config = self.config
         rounds = config.rescue_rounds[EFFORTS.index(query.effort)]
         steps = (config.rescue_steps * (rounds // len(config.rescue_steps) + 1))[:rounds]
         part = query.take(rejected)
         found = self.refiner.refined(part, answers[rejected], margin[rejected], steps)
-        answers[rejected] = self.refiner.exhausted(part, found, margin[rejected])
+        answers[rejected] = found if query.deadline.passed else self.refiner.exhausted(part, found, margin[rejected])
         return answers
 
     def _retry(self, query: Query, margin: Codes, answers: Codes, costs: Floats) -> Codes:
