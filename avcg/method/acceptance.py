@@ -137,7 +137,7 @@ def price(query: Query, candidates: Codes) -> Floats:
     the reference rows that the query carries.
     """
     distance = query.space.distance(candidates, query.x).astype(np.float64)
-    if query.typical is None:
+    if query.typical is None or not query.typicality:
         return distance
     rows, count = len(query.x), len(candidates)
     # In float64, so that the last digits do not depend on how many candidates are compared.

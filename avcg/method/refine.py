@@ -62,7 +62,7 @@ class Refiner:
             if starts is not None:
                 state.consider_all(starts[:, rows])
             for step, before in zip(steps, [0.0, *steps], strict=False):
-                state.round(step, everything=step > before)
+                state.round(step, everything=step > before, nearby=before == 0.0 and starts is not None)
             state.shave(self.cuts)
             result[rows] = state.answers
         return result
@@ -162,20 +162,22 @@ class _State:
         which, rows = np.nonzero(changed & (prices < self.costs))
         self.consider(candidates[which, rows], rows, prices[which, rows])
 
-    def round(self, step: float, *, everything: bool) -> None:
+    def round(self, step: float, *, everything: bool, nearby: bool) -> None:
         """One round.
 
         Args:
             step: Codes by which numbers are moved.
             everything: Whether every unit of every row is tried. Otherwise promising ones are, of rows that the last
                 round gained something for.
+            nearby: Whether numbers are only moved toward the nearest people who were accepted, and categories are
+                those that one of them has.
         """
         rows = np.arange(len(self.active)) if everything else np.flatnonzero(self.active)
         if not len(rows) or self.query.deadline.passed:
             return
         query, answers, before = self.query.take(rows), self.answers[rows], self.costs[rows].copy()
         units = None if everything or self.promising is None else self.promising[rows]
-        moves = query.space.alternatives(answers, query.x, step, units)
+        moves = query.space.alternatives(answers, query.x, step, units, query.typical if nearby else None)
         if len(moves):
             prices, odds = self.prices[rows].copy(), self.odds[rows].copy()
             cost = _prices_of(query, moves)
@@ -303,7 +305,7 @@ def toward_typical(query: Query, answers: Codes, references: Sequence[Codes], co
         near: Number of nearest rows that the distance is averaged over.
     """
     smallest = min((len(rows) for rows in references), default=0)
-    if not query.typicality or not smallest:
+    if not smallest:
         return query
     count = min(config.n_typical, smallest)
     typical = np.empty((len(answers), count, *answers.shape[1:]), np.float32)

@@ -46,7 +46,13 @@ def owners(encoding: Encoding, feasible: FeasibleSet) -> Positions:
 
 
 def alternatives(
-    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, step: float, units: Flags | None = None
+    encoding: Encoding,
+    feasible: FeasibleSet,
+    x_cf: Codes,
+    x: Codes,
+    step: float,
+    units: Flags | None = None,
+    around: Codes | None = None,
 ) -> Alternatives:
     """Each answer with one change taken back, wholly or by half, with one number moved, or with another category.
 
@@ -57,12 +63,14 @@ def alternatives(
         x: (B, D) the factuals.
         step: Codes (standard deviations) by which a number is moved, up and down.
         units: (B, features) units that may be changed further; changes of others are only taken back. None: all.
+        around: (B, m, D) points for each row. A number that has not changed is only moved toward their mean, and only
+            categories that one of them has are entered. None: numbers move both ways, and every category is entered.
     """
     owner, count = owners(encoding, feasible), len(encoding.schema)
     parts = [
         *_taken_back(encoding, x_cf, x, owner, count),
-        _moved_numbers(encoding, feasible, x_cf, x, np.float32(step), units),
-        _other_categories(encoding, feasible, x_cf, x, units),
+        _moved_numbers(encoding, feasible, x_cf, x, np.float32(step), units, around),
+        _other_categories(encoding, feasible, x_cf, x, units, around),
     ]
     rows, moved, codes = (np.concatenate([part[i] for part in parts]) for i in range(3))
     allowed = feasible if feasible.rows == 1 else feasible.take(rows)
@@ -90,13 +98,24 @@ def _taken_back(encoding: Encoding, x_cf: Codes, x: Codes, owner: Positions, cou
 
 
 def _moved_numbers(
-    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, step: np.float32, units: Flags | None
+    encoding: Encoding,
+    feasible: FeasibleSet,
+    x_cf: Codes,
+    x: Codes,
+    step: np.float32,
+    units: Flags | None,
+    around: Codes | None,
 ) -> _Part:
     """Each number that leads its unit moved up and down; a missing one is filled with a number around the centre."""
     leads = np.flatnonzero(feasible.unit[encoding.numeric_columns] == encoding.numeric_columns)
     wanted = np.ones((len(x), len(leads)), bool) if units is None else units[:, encoding.numeric_columns[leads]]
     rows, which = np.nonzero(wanted & ~feasible.limits.directions.frozen[:, leads])
     rows, number, sign = np.tile(rows, 2), np.tile(leads[which], 2), np.repeat([1.0, -1.0], len(rows))
+    if around is not None:
+        at = encoding.number_at[number]
+        toward = around.mean(axis=1, dtype=np.float64)[rows, at] - x_cf[rows, at]
+        kept = (sign * toward > 0) | (x_cf[rows, at] != x[rows, at])
+        rows, number, sign = rows[kept], number[kept], sign[kept]
     codes, each = x_cf[rows], np.arange(len(rows))
     missing = missing_numbers(encoding, x_cf)[rows, number]
     at, flag = encoding.number_at[number], encoding.missing_at[number]
@@ -105,7 +124,9 @@ def _moved_numbers(
     return rows, encoding.numeric_columns[number], codes
 
 
-def _other_categories(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, units: Flags | None) -> _Part:
+def _other_categories(
+    encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, units: Flags | None, around: Codes | None
+) -> _Part:
     """Each category that leads its unit replaced by every other one that the row may enter."""
     columns = encoding.categorical_columns
     sizes = [block.stop - block.start for block in encoding.slots]
@@ -115,6 +136,8 @@ def _other_categories(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x:
     leads = feasible.unit[column] == column
     wanted = allowed_entries(encoding, feasible, x) & (x_cf[:, encoding.slot_at] < 0.5)
     wanted &= leads if units is None else leads & units[:, column]
+    if around is not None:
+        wanted &= (around[:, :, encoding.slot_at] > 0.5).any(axis=1)
     rows, slot = np.nonzero(wanted)
     codes, each = x_cf[rows], np.arange(len(rows))[:, None]
     at = np.arange(int(widths.max(initial=0)))

@@ -170,7 +170,14 @@ class TorchCodes:
         narrower = self.tensors.lock_change(torch.from_numpy(x_cf), torch.from_numpy(x), rank)
         return None if narrower is None else TorchCodes(narrower)
 
-    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:  # noqa: ARG002
+    def alternatives(
+        self,
+        x_cf: Codes,
+        x: Codes,
+        step: float,  # noqa: ARG002
+        units: Flags | None = None,  # noqa: ARG002
+        around: Codes | None = None,  # noqa: ARG002
+    ) -> Alternatives:
         """Each answer with a part of its change taken back; all features are one unit."""
         rows, codes = self.tensors.smaller(torch.from_numpy(x_cf), torch.from_numpy(x))
         return Alternatives(rows.numpy(), np.zeros(len(rows), np.intp), codes.numpy(), n_units=1)

@@ -69,7 +69,9 @@ class CodeSpace(Protocol):
     def lock_change(self, x_cf: Codes, x: Codes, rank: int) -> Self | None:
         """This space with one change of each answer locked, the dearest for rank 0; None where that has no meaning."""
 
-    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:
+    def alternatives(
+        self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None, around: Codes | None = None
+    ) -> Alternatives:
         """Feasible points that differ from one of (B, *event) answers in one unit; see `avcg.space.alternatives`."""
 
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
@@ -172,9 +174,11 @@ class TableCodes:
         narrower = lock_change(self.encoding, self.feasible, x_cf, x, rank)
         return None if narrower is None else replace(self, feasible=narrower)
 
-    def alternatives(self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None) -> Alternatives:
+    def alternatives(
+        self, x_cf: Codes, x: Codes, step: float, units: Flags | None = None, around: Codes | None = None
+    ) -> Alternatives:
         """Feasible points that differ from one of (B, D) answers in one unit of change."""
-        return alternatives(self.encoding, self.feasible, x_cf, x, step, units)
+        return alternatives(self.encoding, self.feasible, x_cf, x, step, units, around)
 
     def combine(self, x_cf: Codes, x: Codes, moves: Alternatives, chosen: Positions) -> Codes:
         """(K, B, D) answers with several units replaced at once."""
