@@ -166,6 +166,16 @@ class TestChainRules:
         assert terms.total(weights).tolist() == [1 + 20 + 300 + 2.5 + 12] * 2
         assert terms.total(Weights()).tolist() == [1 + 2 + 5 * 3] * 2, "the paper's G by default"
 
+    def test_typicality_weighs_costs_against_plausibility(self):
+        terms = Terms(*(torch.full((3,), float(i)) for i in range(1, 7)))
+        weights = Weights(nll=1.0, kl=10.0, proximity=100.0, changes=3.0, plausibility=0.5, sameness=2.0)
+        typicality = torch.tensor([0.0, 0.5, 1.0])
+        others, costs, plausibility = 1 + 20 + 12, 300 + 12, 2.5
+        expected = [others + 2 * costs, others + costs + plausibility, others + 2 * plausibility]
+        assert terms.total(weights, typicality).tolist() == expected
+        plain = replace(weights, plausibility=0.0)
+        assert terms.total(plain, typicality).tolist() == [others + costs] * 3, "there is nothing to weigh against"
+
 
 class TestHinge:
     def test_nothing_is_paid_once_the_margin_is_reached(self):
@@ -283,6 +293,18 @@ class TestGenerator:
         z = torch.randn(1, 4, 2, generator=rng())
         first, second = (generator(ask(space, rows), z).raw for rows in (x, x + 1))
         assert torch.equal(first, second)
+        typical = generator(ask(space, x, typicality=1.0), z).raw
+        assert torch.equal(first, typical), "nor how typical answers are to be"
+
+    @pytest.mark.parametrize("decoder", ["full", "residual"])
+    def test_others_read_how_typical_answers_are_to_be(self, decoder):
+        space, frame = numbers()
+        x = space.encode(frame)[:4]
+        generator = Generator(space, 2, decoder=decoder, n_latent=2, rng=rng())
+        z = torch.randn(1, 4, 2, generator=rng())
+        first, second = (ask(space, x, typicality=typicality) for typicality in (0.0, 1.0))
+        assert not torch.equal(generator(first, z).raw, generator(second, z).raw)
+        assert not torch.equal(generator.posterior(first).mean, generator.posterior(second).mean)
 
     def test_a_residual_decoder_starts_near_the_factual(self):
         toy = toys.loans(n=200)

@@ -15,7 +15,7 @@ from avcg.method import refine
 from avcg.method.acceptance import Acceptance, price
 from avcg.method.config import SearchConfig
 from avcg.method.query import Deadline, Query
-from avcg.method.refine import Refiner, toward_typical
+from avcg.method.refine import Refiner, _State, toward_typical
 from avcg.models.decision import DecisionRule
 
 EXAMPLES = settings(max_examples=60)
@@ -296,7 +296,7 @@ class TestRowsAreIndependent:
 
 class TestStartsAndDeadlines:
     def test_a_start_is_taken_where_it_is_cheaper_and_keeps_the_floor(self):
-        acceptance, query, start, margin, codes = people()
+        acceptance, query, start, margin, codes = people(shaved=(0.0,))
         refiner = Refiner(acceptance)
         starts = np.stack([at_random(codes, query.x, np.random.default_rng(i), 1.5) for i in range(6)])
         found = refiner.refined(query, start, margin, (), starts)
@@ -314,7 +314,7 @@ class TestStartsAndDeadlines:
         assert kept > 2
 
     def test_the_row_itself_is_no_start(self):
-        acceptance, query, start, margin, _ = people()
+        acceptance, query, start, margin, _ = people(shaved=(0.0,))
         found = Refiner(acceptance).refined(query, start, margin, (), query.x[None])
         np.testing.assert_array_equal(found, start)
 
@@ -326,7 +326,7 @@ class TestStartsAndDeadlines:
         assert feasible(query, found)
 
     def test_a_deadline_in_the_midst_leaves_what_was_found(self, monkeypatch):
-        acceptance, query, start, margin, _ = people()
+        acceptance, query, start, margin, _ = people(shaved=(0.0,))
         moments = iter([0.0, 0.0, *[9.0] * 100])
         monkeypatch.setattr("time.monotonic", lambda: next(moments))
         late = replace(query, deadline=Deadline(5.0))
@@ -346,7 +346,7 @@ class TestWork:
         return found, sizes
 
     def test_rows_that_gain_nothing_are_left_alone_until_the_steps_grow(self):
-        acceptance, query, start, margin, _ = people()
+        acceptance, query, start, margin, _ = people(shaved=(0.0,))
         best = Refiner(acceptance).refined(query, start, margin, MANY)
         _, once = self.asked(acceptance, query, best, margin, (0.25,))
         found, thrice = self.asked(acceptance, query, best, margin, (0.25, 0.25, 0.25, 0.25))
@@ -415,3 +415,76 @@ class TestTypicality:
             found = Refiner(acceptance).refined(query, start, margin, MANY)
             distances.append(query.space.distance(found, query.x).mean())
         assert distances[0] < distances[1]
+
+
+class TestShaving:
+    def test_is_the_last_step_and_gives_up_what_the_floor_does_not_need(self):
+        acceptance, query, start, margin, codes = people(shaved=(0.2, 0.1))
+        found = Refiner(acceptance).refined(query, start, margin, ())
+        before, floor = judged(acceptance, query, start), floors(acceptance, query, start, margin)
+        shaved = codes.nearer(start, query.x, (0.2, 0.1))
+        kept = 0
+        for row in np.flatnonzero(before.accepted & (start != query.x).any(axis=1)):
+            said = acceptance.judged(shaved[:, row], np.repeat(query.target[row], 2), None)
+            good = said.accepted & (said.lower >= floor[row]) & (shaved[:, row] != start[row]).any(axis=1)
+            wanted = shaved[good.argmax(), row] if good.any() else start[row]
+            np.testing.assert_array_equal(found[row], wanted)
+            kept += good.any()
+        assert kept > 2
+
+    def test_cuts_of_trees_are_reached_and_nothing_is_said_otherwise(self):
+        frame = pd.DataFrame({"a": np.linspace(0, 10, 101), "b": np.arange(101.0) % 11})
+        space = TabularSpace.fit(Schema.infer(frame), frame)
+        codes = space.codes
+        cuts = {"a": np.array([2.0, 6.25, 8.0]), "b": np.array([3.5, 7.0])}
+
+        def judge(x):
+            numbers = codes.encoding.unscaled(x)
+            votes = (numbers[:, 0] >= 6.25) * 0.3 + (numbers[:, 1] < 3.5) * 0.3 + 0.2
+            return np.stack([1 - votes, votes], axis=-1)[None]
+
+        acceptance = Acceptance(judge, np.ones(1), np.ones(1), DecisionRule(), 0.9, 0.0, SearchConfig())
+        x = space.encode(pd.DataFrame({"a": [1.0, 3.0, 5.5], "b": [9.0, 6.0, 4.0]})).numpy()
+        start = space.encode(pd.DataFrame({"a": [9.5, 9.0, 7.5], "b": [1.0, 0.0, 2.0]})).numpy()
+        query = Query(x, np.ones(3, np.intp), codes)
+        found = Refiner(acceptance, cuts).refined(query, start, np.full(3, 9.0, np.float32), ())
+        numbers = codes.encoding.unscaled(found)
+        last = np.array([8.0, 8.0, 6.25])  # of the cuts that were passed
+        assert ((numbers[:, 0] >= last) & (numbers[:, 0] < last + 1e-3)).all()
+        assert numbers[:, 1].tolist() == pytest.approx([3.0, 3.0, 3.0])
+        np.testing.assert_array_equal(judge(found), judge(start))
+        late = replace(query, deadline=Deadline(0.0))
+        np.testing.assert_array_equal(
+            Refiner(acceptance, cuts).refined(late, start, np.zeros(3, np.float32), ()), start
+        )
+
+
+class TestState:
+    """What one round hands to the next."""
+
+    @pytest.mark.parametrize("typicality", [0.0, 0.4])
+    def test_what_is_kept_of_the_answers_is_true_of_them(self, typicality):
+        acceptance, query, start, margin, _ = people(typicality=typicality)
+        state = _State.of(acceptance, query, start, margin)
+        for step, everything in ((0.5, True), (0.25, False), (1.0, True)):
+            state.round(step, everything=everything)
+            said = judged(acceptance, query, state.answers)
+            np.testing.assert_allclose(state.prices, price(query, state.answers[None])[0], atol=1e-9)
+            np.testing.assert_allclose(state.odds, said.lower, atol=1e-9)
+            good = said.accepted & (said.lower >= state.floor)
+            np.testing.assert_allclose(state.costs[good], state.prices[good], atol=1e-9)
+            assert (state.costs[~good] >= acceptance.config.rejection_penalty).all()
+        assert (state.answers != start).any(axis=1).mean() > 0.5
+
+    def test_of_two_that_cost_the_same_the_answer_stays(self):
+        frame = pd.DataFrame({"a": list("uvwuvw"), "b": np.arange(6.0)})
+        space = TabularSpace.fit(Schema.infer(frame), frame)
+        at = space.codes.encoding.slot_at
+        weights = np.zeros((1, 2, space.codes.encoding.width))
+        weights[0, 1, at[1:]] = 3.0  # v and w are as good as each other
+        acceptance = acceptance_of(LinearModels(weights, np.array([[0.0, -1.0]])))
+        x = space.encode(frame.iloc[[0, 0]]).numpy()
+        start = space.encode(frame.iloc[[1, 2]].assign(b=0.0)).numpy()
+        query = Query(x, np.ones(2, np.intp), space.codes)
+        found = Refiner(acceptance).refined(query, start, np.zeros(2, np.float32), MANY)
+        np.testing.assert_array_equal(found, start)

@@ -321,6 +321,55 @@ class TestCombinations:
         np.testing.assert_array_equal(space.codes.combine(x, x, moves, chosen), np.stack([x, x]))
 
 
+class TestNearer:
+    @EXAMPLES
+    @given(answered())
+    def test_numbers_go_a_share_of_their_way_back_and_nothing_else_moves(self, drawn):
+        space, factuals, x, answers, _, _ = drawn
+        shares, encoding = (0.0, 0.25, 1.0), space.encoding
+        result = space.nearer(answers, x, shares)
+        assert result.shape == (3, *x.shape)
+        np.testing.assert_array_equal(result[0], answers)
+        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers))
+        followers = np.isin(encoding.numeric_columns, leaders(space), invert=True)
+        for share, codes_of_share in zip(shares, result, strict=True):
+            np.testing.assert_array_equal(space.project(codes_of_share[None], x)[0], codes_of_share)
+            assert not space.violations(space.restore(codes_of_share, factuals), factuals).any()
+            number, own, now = (part[:, encoding.number_at] for part in (codes_of_share, x, answers))
+            free = present & ~followers
+            rounding = np.where(encoding.steps > 0, encoding.steps / encoding.scale, 0.0) / 2
+            wanted = now + share * (own - now)
+            assert (np.abs(number - wanted) <= rounding + 1e-5 * (1 + np.abs(now) + np.abs(own)))[free].all()
+            np.testing.assert_array_equal(number[~present], now[~present])
+            if not space.feasible.links:
+                slots = encoding.slot_at
+                np.testing.assert_array_equal(codes_of_share[:, slots], answers[:, slots])
+
+    @EXAMPLES
+    @given(answered(), st.lists(st.integers(-30, 30), min_size=1, max_size=6, unique=True))
+    def test_cuts_are_passed_by_the_same_numbers_and_none_goes_farther(self, drawn, places):
+        space, factuals, x, answers, _, _ = drawn
+        encoding = space.encoding
+        cuts = {
+            feature.name: np.sort(encoding.center[j] + np.array(places) / 10 * encoding.scale[j])
+            for j, feature in enumerate(encoding.numeric)
+        }
+        result = space.at_cuts(answers, x, cuts)
+        np.testing.assert_array_equal(space.project(result[None], x)[0], result)
+        assert not space.violations(space.restore(result, factuals), factuals).any()
+        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers))
+        followers = np.isin(encoding.numeric_columns, leaders(space), invert=True)
+        number, own, now = (encoding.unscaled(part[:, encoding.number_at]) for part in (result, x, answers))
+        free = present & ~followers
+        slack = 2e-5 * encoding.scale * (1 + np.abs(now - encoding.center) / encoding.scale)
+        assert (np.abs(number - own) <= np.abs(now - own) + slack)[free].all()
+        for j, feature in enumerate(encoding.numeric):
+            near = np.abs(now[:, j, None] - cuts[feature.name]).min(axis=1) < 1e-4 * encoding.scale[j]
+            sides = [np.searchsorted(cuts[feature.name], part[:, j], "right") for part in (number, now)]
+            alike = free[:, j] & ~near & (encoding.steps[j] == 0)
+            np.testing.assert_array_equal(sides[0][alike], sides[1][alike])
+
+
 class TestImages:
     @pytest.fixture
     def drawn(self):
