@@ -17,7 +17,8 @@ from avcg.bench.protocol import Protocol
 from avcg.hypotheses.base import HypothesisDistribution
 from avcg.hypotheses.dropout import MCDropout
 from avcg.hypotheses.finite import FiniteSet, PointMass
-from avcg.hypotheses.predictors import OnDevice, Predictors
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Predictors
 from avcg.method.deployed import DeployedModel
 from avcg.metrics.context import Context, Reread
 from avcg.metrics.numeric_view import NumericReading

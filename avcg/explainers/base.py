@@ -25,7 +25,8 @@ from avcg.guarantees.conformal import Promise
 from avcg.guarantees.statement import Statement
 from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, narrowed_space
 from avcg.hypotheses.finite import FiniteSet, PointMass
-from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Predictors
 from avcg.hypotheses.split import HypothesisSplit, Taught
 from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.deployed import DeployedModel

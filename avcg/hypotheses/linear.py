@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.models.batched import plan_of
 from avcg.space.encoding import Floats
 

@@ -17,7 +17,8 @@ from avcg.hypotheses.base import HypothesisDistribution, deployed_model, is_arou
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.mixture import Mixture
-from avcg.hypotheses.predictors import Joined, OnDevice, Predictors
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Predictors
 
 
 @dataclass(frozen=True)

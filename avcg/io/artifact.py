@@ -20,7 +20,8 @@ from avcg.errors import ArtifactError, DataError, MissingExtraError, SchemaError
 from avcg.explainers.avcg import AVCG
 from avcg.hypotheses.black_box import BlackBoxPredictors
 from avcg.hypotheses.finite import FiniteSet
-from avcg.hypotheses.predictors import OnDevice, Predictors, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Predictors, Stacked
 from avcg.hypotheses.split import HypothesisSplit, SplitConfig
 from avcg.io.calibration import CALIBRATION, pack_calibration, unpack_calibration
 from avcg.io.folder import (

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from avcg.errors import ArtifactError, AvcgError, SettingError
 from avcg.hypotheses.black_box import BlackBoxPredictors
-from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked, normalised
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Predictors, Stacked, normalised
 from avcg.io.black_boxes import BOX, open_box, pack_box
 from avcg.io.folder import validate
 from avcg.io.networks import build, describe

@@ -19,7 +19,8 @@ from avcg.errors import ArtifactError, MissingExtraError, SettingError
 from avcg.explainers.records import MOST_ANSWERS
 from avcg.guarantees.bounds import clopper_pearson
 from avcg.hypotheses.linear import linear_logits
-from avcg.hypotheses.predictors import Joined, OnDevice, Predictors, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Predictors, Stacked
 from avcg.io.scorer import GENERATOR, JUDGES, TABLES
 from avcg.io.spaces import pack_encoding, pack_limits
 from avcg.io.tensors import write_tensors

@@ -182,7 +182,7 @@ class TestRoles:
 
 class TestRemote:
     def test_hypotheses_elsewhere_answer_the_same(self):
-        from avcg.hypotheses.predictors import OnDevice
+        from avcg.hypotheses.on_device import OnDevice
 
         x = loan_retrains().space.encode(denied())
         away = OnDevice(loan_retrains().predictors, "cpu")

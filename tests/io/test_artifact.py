@@ -33,7 +33,8 @@ import avcg
 from avcg import AVCG, BlackBox, FiniteSet, PointMass, audit, from_models, retrains
 from avcg.errors import ArtifactError, SettingError
 from avcg.hypotheses.black_box import BlackBoxPredictors
-from avcg.hypotheses.predictors import OnDevice, Opaque
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Opaque
 from avcg.io import artifact
 from avcg.io.folder import MANIFEST, VERSION
 

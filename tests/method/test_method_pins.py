@@ -205,7 +205,7 @@ class TestWhatTrainingAsks:
 class TestMarginAsAConstraint:
     """What an untaught generator fails to buy becomes dearer, level by level of the margin."""
 
-    CONSTRAINT = ConstraintConfig(levels=5, rate=0.005)
+    CONSTRAINT = ConstraintConfig(levels=5, rate=0.005, highest=120.0)
 
     def after(self, **changes):
         problem = Problem.of()
@@ -253,15 +253,16 @@ class TestMarginAsAConstraint:
         expected = [10 * np.exp(0.1 * excess) for excess in (0.5, 0.0, 0.0, -0.5)]
         np.testing.assert_allclose(multipliers.values, expected, rtol=1e-6)
 
-    def test_a_margin_that_could_not_be_bought_is_said(self):
+    def test_a_margin_that_cannot_be_bought_costs_no_more_than_the_highest(self):
         multipliers = Multipliers(ConstraintConfig(levels=2, highest=5.0), (0.0, 2.0), start=4.0)
-        multipliers.warn_of_caps(2.0)
         for _ in range(20):
             multipliers.update(torch.tensor([1]), torch.tensor([5.0]))
         assert multipliers.values.tolist() == [4.0, 5.0]
-        multipliers.warn_of_caps(0.5)
-        with pytest.warns(UserWarning, match="short of margins from 1 on, although their multiplier.*value, 5"):
-            multipliers.warn_of_caps(1.5)
+        assert multipliers.to_frame()["multiplier"].tolist() == [4.0, 5.0]
+
+    def test_weights_outside_their_limits_start_at_these(self):
+        for start, first in ((0.1, 0.5), (200.0, 15.0)):
+            assert Multipliers(ConstraintConfig(levels=2), (0.0, 2.0), start).values.tolist() == [first] * 2
 
     @pytest.mark.parametrize("wrong", [{"lowest": 0.0}, {"lowest": 200.0}, {"levels": 0}, {"rate": -0.1}])
     def test_settings_that_cannot_be(self, wrong):

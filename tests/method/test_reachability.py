@@ -14,7 +14,8 @@ from torch import nn
 
 from avcg import Schema, TabularSpace, from_models
 from avcg.hypotheses.linear import linear_logits
-from avcg.hypotheses.predictors import Joined, OnDevice, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Stacked
 from avcg.method.query import Query
 from avcg.method.reachability import proven_unreachable
 from avcg.models.decision import DecisionRule

@@ -25,7 +25,8 @@ from avcg import AVCG, BlackBox, PointMass, Schema, from_models
 from avcg.baselines.nearest import NearestUnlike, RobustNeighbour
 from avcg.errors import DataError, MissingExtraError, SettingError
 from avcg.hypotheses.black_box import BlackBoxPredictors
-from avcg.hypotheses.predictors import Joined, OnDevice, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Stacked
 from avcg.method.deployed import DeployedModel
 from avcg.models.networks import mlp
 from avcg.testing import check_hypotheses

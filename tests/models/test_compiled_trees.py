@@ -22,7 +22,8 @@ from torch import nn
 
 from avcg import BlackBox
 from avcg.hypotheses.black_box import BlackBoxPredictors
-from avcg.hypotheses.predictors import Joined, OnDevice, Stacked
+from avcg.hypotheses.on_device import OnDevice
+from avcg.hypotheses.predictors import Joined, Stacked
 from avcg.io.black_boxes import LightGBM
 from avcg.models import compiled_trees, trees
 from avcg.models.affine import schema_with_gaps
