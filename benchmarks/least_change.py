@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -335,7 +336,7 @@ def worse(recourse: AVCG, referee: Referee) -> Record:
     }  # fmt: skip
     return {
         f"{less} to {more}": int((costs[more] > costs[less] + search.config.cost_quantum).sum())
-        for less, more in zip(EFFORTS, EFFORTS[1:], strict=False)
+        for less, more in pairwise(EFFORTS)
     }
 
 
