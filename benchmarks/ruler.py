@@ -25,33 +25,22 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.compose import make_column_transformer
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from avcg import AVCG, Recipe, datasets, retrains
 from avcg.baselines.nearest import RobustNeighbour
 from avcg.baselines.robust_search import RobustSearch
-from avcg.bench.models import as_categories, xgboost
+from avcg.bench.models import as_categories, logistic, xgboost
 from avcg.bench.ruler import LinearModels, nearest_linear, over_optimum
 from avcg.bench.tree_ruler import Ensemble, TreeModels, nearest_in_trees
 from avcg.explainers.base import Explainer
 from avcg.files import write_whole
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.linear import linear_logits
-from avcg.schema.schema import Schema
+from avcg.method.query import Effort
 
 RESULTS = Path(__file__).parent / "results" / "ruler"
 TARGETS = {"heart": "healthy", "adult": ">50K", "sba": "paid in full"}
 MOST_ROWS = 8000  # training rows
-
-
-def pipeline(schema: Schema) -> Any:
-    """A logistic regression on scaled numbers and one-hot categories."""
-    numbers, choices = ([f.name for f in part] for part in (schema.numeric, schema.categorical))
-    readers = make_column_transformer((StandardScaler(), numbers), (OneHotEncoder(handle_unknown="ignore"), choices))
-    return make_pipeline(readers, LogisticRegression(max_iter=2000))
 
 
 def spread(ratios: NDArray[Any]) -> dict[str, float]:
@@ -72,10 +61,10 @@ def judges_of(method: Explainer) -> tuple[Any, Any]:
     return TreeModels([Ensemble.of(box.model, encoding) for box in method.judges_.boxes], encoding), nearest_in_trees
 
 
-def measured(method: Explainer, X: Any, limit: float, *, refine: bool = False) -> dict[str, Any]:
+def measured(method: Explainer, X: Any, limit: float, effort: Effort) -> dict[str, Any]:
     """The answers of a method over the rulers."""
     started = time.perf_counter()
-    found = method.generate(X, 1, refine=refine)
+    found = method.generate(X, 1, effort=effort)
     seconds = time.perf_counter() - started
     x, answers = (method.space_.encode(rows).numpy() for rows in (X, found.answers))
     answered = np.flatnonzero((answers != x).any(axis=1) & (method.decide(found.answers) == 1))
@@ -97,18 +86,19 @@ def measured(method: Explainer, X: Any, limit: float, *, refine: bool = False) -
     return result | {"seconds of a ruler for a row": round((time.perf_counter() - started) / 3 / len(x), 3)}
 
 
-def methods(hypotheses: FiniteSet, options: argparse.Namespace) -> dict[str, tuple[Explainer, bool]]:
-    """The methods by name, and whether they refine their answers."""
+def methods(hypotheses: FiniteSet, options: argparse.Namespace) -> dict[str, tuple[Explainer, Effort]]:
+    """The methods by name, and the effort of their answers."""
     generator = AVCG(hypotheses, recipe=Recipe(steps=options.steps), random_state=options.seed)
     neighbour = RobustNeighbour(hypotheses, random_state=options.seed)
-    own: dict[str, tuple[Explainer, bool]] = {
-        "AVCG": (generator, False),
-        "AVCG, refined": (generator, True),
-        "RobustNeighbour": (neighbour, False),
-        "RobustNeighbour, refined": (neighbour, True),
+    own: dict[str, tuple[Explainer, Effort]] = {
+        "AVCG, fast": (generator, "fast"),
+        "AVCG": (generator, "standard"),
+        "AVCG, thorough": (generator, "thorough"),
+        "RobustNeighbour": (neighbour, "standard"),
+        "RobustNeighbour, thorough": (neighbour, "thorough"),
     }
     if options.kind == "logistic":
-        own["RobustSearch"] = (RobustSearch(hypotheses, random_state=options.seed), False)
+        own["RobustSearch"] = (RobustSearch(hypotheses, random_state=options.seed), "standard")
     return own
 
 
@@ -120,18 +110,18 @@ def results(name: str, options: argparse.Namespace) -> dict[str, Any]:
     train, _, test = data.split(options.seed)
     train = train.take(np.sort(np.random.default_rng(options.seed).permutation(len(train.X))[:MOST_ROWS]))
     X, unseen, y = train.X, test.X, (np.asarray(train.y) == TARGETS[name]).astype(int)
-    model = pipeline(schema)
+    X, unseen = as_categories(X, schema), as_categories(unseen, schema)
+    model = logistic(X, options.seed)
     if options.kind == "trees":
-        X, unseen = as_categories(X, schema), as_categories(unseen, schema)
         model = xgboost(X, options.seed).set_params(n_estimators=30, max_depth=3)
     model = model.fit(X, y)
     hypotheses = retrains(model, X, y, options.models, schema=schema, n_jobs=1, random_state=options.seed)
     refused = unseen[model.predict(unseen) != 1].iloc[: options.rows]
     found = {}
-    for label, (method, refine) in methods(hypotheses, options).items():
+    for label, (method, effort) in methods(hypotheses, options).items():
         if not hasattr(method, "space_"):
             method.fit(X, y)
-        found[label] = measured(method, refused, options.seconds, refine=refine)
+        found[label] = measured(method, refused, options.seconds, effort)
         print(name, label, found[label], flush=True)
     return found
 

@@ -2,9 +2,9 @@
 
     python benchmarks/tree_search.py [--jobs 2]
 
-From the nearest row that every judge accepts, changes are taken back, the greatest saving first, while most judges stay
-beyond a margin. It is run with several margins, for the people of each origin of ``benchmarks/years.py``, from 1997
-on. ``years_page.py`` sets its distance at equal survival beside that of the generator.
+From the nearest row that every judge accepts, changes are taken back, moved and combined as with thorough effort, while
+most judges stay beyond a margin. It is run with several margins, for the people of each origin of
+``benchmarks/years.py``, from 1997 on. ``years_page.py`` sets its distance at equal survival beside the generator's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 from years import CONFIG, contestant, loans
 from years_page import TREES
@@ -27,23 +26,24 @@ from avcg.explainers.base import Explainer
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.files import write_whole
 from avcg.hypotheses.finite import FiniteSet
-from avcg.method.query import Effort, QueryOptions
-from avcg.method.refine import Refiner
+from avcg.method.query import QueryOptions
+from avcg.method.recipe import Recipe
 
 MARGINS, ROWS, FIRST = (0.0, 1.0, 2.0), 4000, 1997
 
 
 class TakenBack(RobustNeighbour):
-    """The nearest row that every judge accepts, with the changes taken back that a margin does not need."""
+    """The nearest row that every judge accepts, brought closer as far as a margin allows."""
 
     margin = 0.0
 
     def query(self, X: Any, target: Any, options: QueryOptions) -> Counterfactuals:
-        """Answers from which changes are taken back; see `Explainer.query`."""
+        """Answers that are brought closer; see `Explainer.query`."""
         return super().query(X, target, replace(options, effort="thorough"))
 
-    def _refiner(self, effort: Effort) -> Refiner:
-        return replace(super()._refiner(effort), margin=np.full(len(self.classes_), self.margin, np.float32))
+    @property
+    def _choices(self) -> Recipe:
+        return replace(super()._choices, search=replace(super()._choices.search, refined_margin=self.margin))
 
 
 def taken_back(margin: float, hypotheses: FiniteSet, X: Any, y: NDArray[Any]) -> Explainer:

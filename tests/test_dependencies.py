@@ -22,7 +22,6 @@ DISTRIBUTIONS = {
 ROOM_EXTRAS = {"serve": "serve"}
 # Extras whose packages are loaded by other libraries and imported nowhere in the package.
 INDIRECT = {
-    "catboost": "its models are read by their own methods",
     "httptools": "uvicorn parses requests with it",
     "onnx": "torch exports graphs with it",
     "requests": "pooch downloads with it",

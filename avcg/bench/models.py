@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from avcg.errors import MissingExtraError
@@ -57,9 +58,78 @@ def random_forest(X: pd.DataFrame, seed: int) -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import OneHotEncoder
 
-    categorical = X.select_dtypes("category").columns.tolist()
-    encoder = make_column_transformer((OneHotEncoder(handle_unknown="ignore"), categorical), remainder="passthrough")
+    one_hot = OneHotEncoder(handle_unknown="ignore")
+    encoder = make_column_transformer((one_hot, _categorical(X)), remainder="passthrough")
     return make_pipeline(encoder, RandomForestClassifier(_TREES, min_samples_leaf=2, random_state=seed))
+
+
+def hist_gradient_boosting(X: pd.DataFrame, seed: int) -> Any:
+    """A gradient boosting classifier of scikit-learn on histograms, which splits by sets of categories.
+
+    Args:
+        X: Training rows.
+        seed: Seed of training.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OrdinalEncoder
+
+    categorical = _categorical(X)
+    encoder = OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan)
+    columns = make_column_transformer((encoder, categorical), remainder="passthrough")
+    first = list(range(len(categorical)))  # the encoder's columns come first
+    return make_pipeline(
+        columns, HistGradientBoostingClassifier(max_iter=_TREES, categorical_features=first or None, random_state=seed)
+    )
+
+
+def catboost(X: pd.DataFrame, seed: int) -> Any:
+    """A gradient boosting classifier of CatBoost on one-hot codes, which can be compiled.
+
+    Args:
+        X: Training rows.
+        seed: Seed of training.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder
+
+    try:
+        from catboost import CatBoostClassifier
+    except ImportError:
+        raise MissingExtraError("catboost", "trees", "This protocol") from None
+    encoder = OneHotEncoder(handle_unknown="ignore", sparse_output=False)
+    columns = make_column_transformer((encoder, _categorical(X)), remainder="passthrough")
+    model = CatBoostClassifier(
+        iterations=_TREES, allow_writing_files=False, verbose=0, thread_count=1, random_seed=seed
+    )
+    return make_pipeline(columns, model)
+
+
+def logistic(X: pd.DataFrame, seed: int) -> Any:
+    """A logistic regression of scikit-learn on scaled numbers and one-hot codes.
+
+    Args:
+        X: Training rows.
+        seed: Seed of training.
+    """
+    from sklearn.compose import make_column_transformer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+    categorical = _categorical(X)
+    numeric = [name for name in X.columns if name not in categorical]
+    columns = make_column_transformer(
+        (StandardScaler(), numeric), (OneHotEncoder(handle_unknown="ignore"), categorical)
+    )
+    return make_pipeline(columns, LogisticRegression(max_iter=2000, random_state=seed))
+
+
+def _categorical(X: pd.DataFrame) -> list[str]:
+    """The names of the columns with the categorical dtype of pandas."""
+    return X.select_dtypes("category").columns.tolist()
 
 
 def as_categories(X: pd.DataFrame, schema: Schema) -> pd.DataFrame:
