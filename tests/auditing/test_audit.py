@@ -258,16 +258,17 @@ class TestFeasibility:
                 for status, value in zip(answers.statuses, SPRING.X["rating"], strict=True)
                 if status != "already_target" and label in ("all", value)
             ]
-            without = sum(status in ("immovable", "not_found") for status in mine)
+            without = sum(status in ("immovable", "infeasible", "not_found") for status in mine)
             assert (line["denied"], line["without"]) == (len(mine), without)
             assert line["not_robust"] == mine.count("not_robust")
-            assert line["immovable"] == mine.count("immovable")
+            assert (line["immovable"], line["infeasible"]) == (mine.count("immovable"), mine.count("infeasible"))
             exact = binomtest(without, len(mine)).proportion_ci(0.95, "exact")
             assert line["without_share"] == pytest.approx(without / len(mine))
             assert (line["without_low"], line["without_high"]) == (pytest.approx(exact.low), pytest.approx(exact.high))
         assert table.index[0] == "all"
         assert table.loc["all", "denied"] == table.drop("all")["denied"].sum()
         assert 0 < table.loc["all", "without"] < table.loc["all", "denied"]
+        assert table.loc["all", "infeasible"] > 0, "two texts leave few points, which are tried one by one"
 
     def test_where_nothing_may_change_it_is_certain(self, recourse):
         only_buying = SCHEMA.freeze(*(name for name in SCHEMA if name != "owns")).only_up("owns")

@@ -77,7 +77,7 @@ class TestDiagnostics:
 
     def test_the_margin_is_the_least_from_which_enough_models_keep_the_promise(self, recourse):
         found = recourse.calibrate(survival=0.9, reliability=0.8).calibration_  # 5 models: all of them
-        frontier = found.frontier
+        frontier, least = found.frontier, {}
         for effort, directions in found.directions.items():
             for direction in directions:
                 lowest = frontier.loc[(effort, direction.target), "lowest"]
@@ -86,7 +86,13 @@ class TestDiagnostics:
                 kept = enough[::-1].cummin()[::-1]
                 assert direction.verdict.made == kept.any()
                 if kept.any():
-                    assert direction.margin == pytest.approx(kept.index[kept.argmax()])
+                    least.setdefault(direction.target, {})[effort] = kept.index[kept.argmax()]
+        assert set(least) == {0, 1}
+        for label, by_effort in least.items():  # all efforts that keep it aim at the largest of their margins
+            for effort in by_effort:
+                ladder = frontier.loc[(effort, label)].index
+                margin = next(each.margin for each in found.of_effort(effort) if each.target == label)
+                assert margin == pytest.approx(ladder[ladder >= max(by_effort.values()) - 1e-9][0])
         assert (
             sum(direction.table.n_rows for direction in found.directions["fast"]) == 80
         )  # 15 % of the rows, and 30 a class

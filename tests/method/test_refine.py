@@ -392,7 +392,8 @@ class TestTypicality:
             assert {one.tobytes() for one in asked.typical[row]} == {
                 rows[i].astype(np.float32).tobytes() for i in order
             }
-        assert toward_typical(query, start, references, acceptance.config, 7).typical is None, "a typicality of 0"
+        untyped = replace(asked, typicality=0.0)
+        np.testing.assert_array_equal(price(untyped, start[None]), query.space.distance(start, query.x)[None])
         few = [references[0][:3], references[1][:9]]
         asked = toward_typical(replace(query, typicality=0.5), start, few, acceptance.config, 7)
         assert asked.typical.shape[1] == 3, "as many as every class has"
@@ -415,6 +416,44 @@ class TestTypicality:
             found = Refiner(acceptance).refined(query, start, margin, MANY)
             distances.append(query.space.distance(found, query.x).mean())
         assert distances[0] < distances[1]
+
+
+class TestCombinations:
+    """One round in which several units have to change at once, on columns of yes or no."""
+
+    def query(self, prices, gains, start, *, interaction=0.0, bias=-2.5):
+        """A row of noes, that yes adds to the log-odds of, and less the more there are of them."""
+        n = len(prices)
+        frame = pd.DataFrame({f"c{j}": [False, True] for j in range(n)})
+        schema = Schema.infer(frame)
+        for j, cost in enumerate(prices):
+            schema = schema.cost(f"c{j}", per_change=cost)
+        space = TabularSpace.fit(schema, frame)
+
+        def judge(x):
+            yes = x[:, 1::2] > 0.5
+            odds = bias + yes @ np.array(gains) - interaction * np.maximum(yes.sum(axis=1) - 1, 0)
+            return np.stack([1 / (1 + np.exp(odds)), 1 / (1 + np.exp(-odds))], axis=-1)[None]
+
+        acceptance = Acceptance(judge, np.ones(1), np.ones(1), DecisionRule(), 0.9, 0.0, SearchConfig())
+        x = space.encode(frame.iloc[[0]]).numpy()
+        answer = space.encode(pd.DataFrame([start], columns=frame.columns).astype(bool)).numpy()
+        found = Refiner(acceptance).refined(Query(x, np.ones(1, np.intp), space.codes), answer, np.zeros(1), (0.5,))
+        return (found[0, 1::2] > 0.5).astype(int).tolist()
+
+    def test_a_rejected_row_takes_the_cheapest_that_are_enough_together(self):
+        assert self.query([1.0, 2.0, 1.5, 3.0], [1.0] * 4, [0, 0, 0, 0]) == [1, 1, 1, 0]
+
+    def test_a_dear_change_is_exchanged_for_two_cheap_ones(self):
+        assert self.query([3.0, 0.5, 0.5], [3.0, 1.6, 1.6], [1, 0, 0]) == [0, 1, 1]
+
+    def test_what_does_not_add_up_takes_one_more(self):
+        """Three add 3 by themselves, and 2 together; four add 4, and 2.6."""
+        chosen = self.query([1.0, 1.1, 1.2, 1.3], [1.0] * 4, [0, 0, 0, 0], interaction=0.45)
+        assert chosen == [1, 1, 1, 1]
+
+    def test_what_is_more_than_enough_is_given_up_at_once(self):
+        assert self.query([1.0, 1.0, 1.0, 1.0], [3.0, 0.1, 0.1, 0.1], [1, 1, 1, 1]) == [1, 0, 0, 0]
 
 
 class TestShaving:
@@ -463,18 +502,24 @@ class TestState:
     """What one round hands to the next."""
 
     @pytest.mark.parametrize("typicality", [0.0, 0.4])
-    def test_what_is_kept_of_the_answers_is_true_of_them(self, typicality):
+    def test_what_is_kept_of_the_answers_is_true_of_them(self, typicality, monkeypatch):
         acceptance, query, start, margin, _ = people(typicality=typicality)
-        state = _State.of(acceptance, query, start, margin)
-        for step, everything in ((0.5, True), (0.25, False), (1.0, True)):
-            state.round(step, everything=everything)
+        one_round, rounds = _State.round, []
+
+        def checked(state, *arguments, **settings):
+            one_round(state, *arguments, **settings)
             said = judged(acceptance, query, state.answers)
             np.testing.assert_allclose(state.prices, price(query, state.answers[None])[0], atol=1e-9)
             np.testing.assert_allclose(state.odds, said.lower, atol=1e-9)
             good = said.accepted & (said.lower >= state.floor)
             np.testing.assert_allclose(state.costs[good], state.prices[good], atol=1e-9)
             assert (state.costs[~good] >= acceptance.config.rejection_penalty).all()
-        assert (state.answers != start).any(axis=1).mean() > 0.5
+            rounds.append((state.answers != start).any(axis=1).mean())
+
+        monkeypatch.setattr(_State, "round", checked)
+        Refiner(acceptance).refined(query, start, margin, (0.5, 0.25, 1.0))
+        assert len(rounds) == 3
+        assert rounds[-1] > 0.5
 
     def test_of_two_that_cost_the_same_the_answer_stays(self):
         frame = pd.DataFrame({"a": list("uvwuvw"), "b": np.arange(6.0)})
@@ -486,5 +531,6 @@ class TestState:
         x = space.encode(frame.iloc[[0, 0]]).numpy()
         start = space.encode(frame.iloc[[1, 2]].assign(b=0.0)).numpy()
         query = Query(x, np.ones(2, np.intp), space.codes)
-        found = Refiner(acceptance).refined(query, start, np.zeros(2, np.float32), MANY)
-        np.testing.assert_array_equal(found, start)
+        for rounds in (MANY, MANY[:1]):
+            found = Refiner(acceptance).refined(query, start, np.zeros(2, np.float32), rounds)
+            np.testing.assert_array_equal(found, start)

@@ -55,15 +55,16 @@ class TestRows:
         assert len(some.frame) == 6
 
     def test_every_status(self, answers, recourse):
-        statuses = np.array([list(MEANING)[i % 5] for i in range(120)])
+        statuses = np.array([list(MEANING)[i % 6] for i in range(120)])
         page = Page.of(render(replace(answers, statuses=statuses), recourse, by="rating"))
         for status, meaning in MEANING.items():
-            assert f"24 {status.replace('_', ' ')} {meaning}" in page.text()
-        assert "For 48 people no change that flips the decision was found." in page.text("without")
-        assert "24 more have a change that too few models accept." in page.text("without")
+            assert f"20 {status.replace('_', ' ')} {meaning}" in page.text()
+        assert "For 60 people no change that flips the decision was found." in page.text("without")
+        assert "20 more have a change that too few models accept." in page.text("without")
         for status in ("immovable", "already_target"):
-            assert page.text("people").count(MEANING[status]) == 24
-        assert "Only where the status is immovable is it certain" in page.text("without")
+            assert page.text("people").count(MEANING[status]) == 20
+        certain = "Only where the status is immovable (nothing may change) or infeasible (it is proven) is it certain"
+        assert certain in page.text("without")
 
     @pytest.mark.parametrize("status", ["already_target", "immovable", "not_found"])
     def test_nobody_is_told_anything(self, answers, recourse, status):
