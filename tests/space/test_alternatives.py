@@ -195,6 +195,34 @@ class TestAlternatives:
             alone = as_set(space.take(one).alternatives(answers[one], x[one], step))
             assert {(row, unit, point) for _, unit, point in alone} == {entry for entry in whole if entry[0] == row}
 
+    @EXAMPLES
+    @given(answered())
+    def test_around_points_are_those_toward_them(self, drawn):
+        """Of all alternatives: changes taken back, numbers toward the mean, categories that a point has."""
+        space, _, x, answers, step, rng = drawn
+        encoding, m = space.encoding, 3
+        around = rng.normal(size=(len(x), m, x.shape[1])).astype(np.float32)
+        slots = encoding.slot_at
+        around[..., slots] = rng.random((len(x), m, len(slots))) < 0.3
+        nothing = np.zeros((len(x), len(encoding.schema)), bool)
+        back = expected(space, answers, x, step, nothing)
+        wanted = set(back)
+        for row, unit, raw in wanted_one_by_one(space, answers, x, step):
+            point = space.take(np.array([row])).project(raw[None, None], x[[row]])[0, 0] + np.float32(0)
+            entered = (raw[slots] > 0.5) & (answers[row, slots] < 0.5)
+            barred = ~allowed_entries(encoding, space.take(np.array([row])).feasible, x[[row]])[0]
+            if (entered & (barred | ~(around[row][:, slots] > 0.5).any(axis=0))).any():
+                continue
+            if unit in encoding.numeric_columns.tolist():
+                at = encoding.number_at[encoding.numeric_columns.tolist().index(unit)]
+                toward = around[row, :, at].astype(np.float64).mean() - answers[row, at]
+                flat = answers[row, at] == x[row, at]
+                if flat and (raw[at] - answers[row, at]) * toward <= 0:
+                    continue
+            if (point != answers[row]).any():
+                wanted.add((row, unit, point.tobytes()))
+        assert as_set(space.alternatives(answers, x, step, None, around)) == wanted | back
+
     def test_frozen_columns_never_move(self):
         space, frame = _space(lambda schema: schema.freeze("a", "c"))
         x = space.encode(frame).numpy()
@@ -270,34 +298,6 @@ def _space(change, frame=None):
             }
         )
     return TabularSpace.fit(change(Schema.infer(frame)), frame), frame
-
-    @EXAMPLES
-    @given(answered())
-    def test_around_points_are_those_toward_them(self, drawn):
-        """Of all alternatives: changes taken back, numbers toward the mean, categories that a point has."""
-        space, _, x, answers, step, rng = drawn
-        encoding, m = space.encoding, 3
-        around = rng.normal(size=(len(x), m, x.shape[1])).astype(np.float32)
-        slots = encoding.slot_at
-        around[..., slots] = rng.random((len(x), m, len(slots))) < 0.3
-        nothing = np.zeros((len(x), len(encoding.schema)), bool)
-        back = expected(space, answers, x, step, nothing)
-        wanted = set(back)
-        for row, unit, raw in wanted_one_by_one(space, answers, x, step):
-            point = space.take(np.array([row])).project(raw[None, None], x[[row]])[0, 0] + np.float32(0)
-            entered = (raw[slots] > 0.5) & (answers[row, slots] < 0.5)
-            barred = ~allowed_entries(encoding, space.take(np.array([row])).feasible, x[[row]])[0]
-            if (entered & (barred | ~(around[row][:, slots] > 0.5).any(axis=0))).any():
-                continue
-            if unit in encoding.numeric_columns.tolist():
-                at = encoding.number_at[encoding.numeric_columns.tolist().index(unit)]
-                toward = around[row, :, at].astype(np.float64).mean() - answers[row, at]
-                flat = answers[row, at] == x[row, at]
-                if flat and (raw[at] - answers[row, at]) * toward <= 0:
-                    continue
-            if (point != answers[row]).any():
-                wanted.add((row, unit, point.tobytes()))
-        assert as_set(space.alternatives(answers, x, step, None, around)) == wanted | back
 
 
 @st.composite
