@@ -56,8 +56,7 @@ from avcg.space.serialize import pack_rows, unpack_rows
 from avcg.space.tabular import TabularSpace
 
 _WEIGHTS = "weights.safetensors"
-# Rows on which a model is recognised by its probabilities: reference rows of each class, and rows crossed from two of
-# them, which fall between the splits of trees.
+# Rows by which models are told apart: reference rows of each class, and crossings of two, between the splits of trees.
 _PROBES_PER_CLASS, _CROSSED_PROBES = 16, 128
 _LIBRARIES = ("numpy", "pandas", "scikit-learn", "torch")
 _MAX_LABEL_BYTES = 4096

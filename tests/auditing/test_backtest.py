@@ -197,7 +197,9 @@ class TestMargins:
         assert len(lines) == len(recourse._ladder("standard"))
         for line in (lines.iloc[0], lines.iloc[5], lines.iloc[-1]):
             # A recipe of a single pass has no other effort that is calibrated.
-            query = Query(x.numpy(), np.ones(len(x), int), recourse.space_.codes, effort="fast")
+            query = Query(
+                x.numpy(), np.ones(len(x), int), recourse.space_.codes, effort="fast", typicality=recourse.typicality
+            )
             answers = recourse.space_.decode(torch.from_numpy(recourse._answer_at(query, line["margin"])))
             valid = model.predict(answers) == 1
             assert (line["people"], line["answered"]) == (len(people), valid.sum())

@@ -14,32 +14,38 @@ import avcg
 from avcg import AVCG, Recipe, retrains
 from avcg.method.acceptance import Acceptance
 from avcg.method.config import SearchConfig
-from avcg.method.query import Query
+from avcg.method.query import EFFORTS, Query
 from avcg.method.refine import Refiner
 from avcg.models.decision import DecisionRule
 
 
+def at_one_margin(recourse):
+    """The explainer with one margin for all efforts, as where a promise is made."""
+    alike, fast = copy.copy(recourse), recourse.calibration_.directions["fast"]
+    alike.calibration_ = replace(recourse.calibration_, directions=dict.fromkeys(EFFORTS, fast))
+    return alike
+
+
 class TestRefining:
     def test_answers_get_no_dearer_and_stay_accepted(self, recourse):
-        """At the same margins: those of standard effort are calibrated by themselves, and may be larger."""
-        alike, fast = copy.copy(recourse), recourse.calibration_.directions["fast"]
-        alike.calibration_ = replace(recourse.calibration_, directions={"fast": fast, "standard": fast})
-        first, refined = recourse.generate(denied(), effort="fast"), alike.generate(denied())
+        alike = at_one_margin(recourse)
+        first, refined = (alike.generate(denied(), effort=effort, typicality=0.0) for effort in ("fast", "standard"))
         assert (refined.distance <= first.distance + 1e-5).all()
         assert refined.distance.mean() < first.distance.mean()
         assert (refined.status == "not_found").sum() <= (first.status == "not_found").sum()
         assert not recourse.space_.violations(refined.frame, denied()).any()
 
     def test_no_step_begins_after_the_budget(self, recourse):
-        alike, fast = copy.copy(recourse), recourse.calibration_.directions["fast"]
-        alike.calibration_ = replace(recourse.calibration_, directions={"fast": fast, "standard": fast})
+        alike = at_one_margin(recourse)
         first = recourse.generate(denied(), effort="fast")
         assert alike.generate(denied(), time_budget=1e-9).frame.equals(first.frame)
         assert not alike.generate(denied(), time_budget=60.0).frame.equals(first.frame)
         assert recourse.generate(denied(), effort="fast", time_budget=60.0).frame.equals(first.frame)
 
     def test_thorough_answers_are_no_dearer(self, recourse):
-        standard, thorough = (recourse.generate(denied(), effort=effort) for effort in ("standard", "thorough"))
+        alike = at_one_margin(recourse)
+        answers = (alike.generate(denied(), effort=effort, typicality=0.0) for effort in ("standard", "thorough"))
+        standard, thorough = answers
         assert (thorough.distance <= standard.distance + 1e-5).all()
 
     def test_refining_finds_the_least_on_a_line(self):

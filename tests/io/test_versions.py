@@ -1,6 +1,6 @@
 """What this format version wrote once is read by every avcg that reads the version; an older folder is refused.
 
-When the format gets a new version: ``python tests/io/test_versions.py --write``.
+When the format gets a new version: ``PYTHONPATH=tests python tests/io/test_versions.py --write``.
 """
 
 import json
