@@ -177,3 +177,19 @@ class TestAnyClass:
             assert query.target.tolist() == [1, 2, 0], "the query is as it was"
         reached, banned, asked = {0: 2.0, 1: 1.0, 2: -1.0}, None, []
         assert any_class(acceptance, replace(query, n=1), 3, answer)[1].tolist() == [1, 2, 1]
+
+    def test_of_three_others_the_cheapest_and_not_the_last_that_is_cheaper_than_the_one_before(self):
+        reached = np.array([9.0, 0.5, 2.0, 1.0])
+
+        def answer(query):
+            return np.stack([reached[query.target], 0 * query.target], axis=1).astype(np.float32)[None]
+
+        def judge(x):
+            p = np.abs(x[:, :1] - reached) < 1e-6
+            return ((p + 0.1) / (p + 0.1).sum(axis=1, keepdims=True))[None]
+
+        acceptance = Acceptance(judge, np.ones(1), np.ones(1), DecisionRule(), 0.9, 0.0)
+        query = Query(np.zeros((1, 2), np.float32), np.array([1]), SPACE.codes)
+        answers, aimed = any_class(acceptance, query, 4, answer)
+        assert aimed.tolist() == [1]
+        assert answers.tolist() == [[[0.5, 0.0]]]

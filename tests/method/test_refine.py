@@ -15,8 +15,9 @@ from avcg.method import refine
 from avcg.method.acceptance import Acceptance, price
 from avcg.method.config import SearchConfig
 from avcg.method.query import Deadline, Query
-from avcg.method.refine import Refiner, _State, toward_typical
+from avcg.method.refine import Refiner, _Ledger, _State, toward_typical
 from avcg.models.decision import DecisionRule
+from avcg.space.alternatives import Alternatives
 
 EXAMPLES = settings(max_examples=60)
 ROUNDS = (1.0, 0.5, 0.25)
@@ -455,6 +456,13 @@ class TestCombinations:
     def test_what_is_more_than_enough_is_given_up_at_once(self):
         assert self.query([1.0, 1.0, 1.0, 1.0], [3.0, 0.1, 0.1, 0.1], [1, 1, 1, 1]) == [1, 0, 0, 0]
 
+    def test_a_combination_is_tried_once_however_many_slacks_ask_for_it(self):
+        moves = Alternatives(np.zeros(4, np.intp), np.array([0, 1, 1, 2]), np.zeros((4, 1), np.float32), 3)
+        cost, gain = np.array([1.0, 9.0, 2.0, 3.0]), np.array([1.0, 0.5, 1.0, 1.0])
+        chosen = _Ledger.of(moves, cost, gain, 1).combinations(np.array([0.8]), SearchConfig())
+        stays = [-1, -1, -1]
+        assert chosen[:, 0].tolist() == [[0, -1, -1], stays, [0, 2, -1], stays, stays, [0, 2, 3]]
+
 
 class TestShaving:
     def test_is_the_last_step_and_gives_up_what_the_floor_does_not_need(self):
@@ -520,6 +528,21 @@ class TestState:
         Refiner(acceptance).refined(query, start, margin, (0.5, 0.25, 1.0))
         assert len(rounds) == 3
         assert rounds[-1] > 0.5
+
+    def test_what_may_become_cheaper_is_tried_again(self, monkeypatch):
+        acceptance, query, start, margin, _ = people(n_units=1)
+        one_round, seen = _State.round, []
+
+        def noted(state, *arguments, **settings):
+            one_round(state, *arguments, **settings)
+            seen.append(state.promising.copy())
+
+        monkeypatch.setattr(_State, "round", noted)
+        Refiner(acceptance).refined(query, start, margin, (0.5,))
+        space = query.space
+        changed = np.stack([(start != query.x)[:, span].any(axis=1) for span in space.encoding.slices], axis=1)
+        assert seen[0][changed].all()
+        assert (seen[0] & ~changed).sum(axis=1).max() <= 1
 
     def test_of_two_that_cost_the_same_the_answer_stays(self):
         frame = pd.DataFrame({"a": list("uvwuvw"), "b": np.arange(6.0)})
