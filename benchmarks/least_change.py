@@ -48,6 +48,7 @@ from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.files import write_whole
 from avcg.guarantees.certificate import accepted_by
 from avcg.hypotheses.finite import FiniteSet
+from avcg.hypotheses.predictors import Joined
 from avcg.method.query import EFFORTS, Effort, Query, QueryOptions
 from avcg.method.refine import toward_typical
 from avcg.method.search import Search
@@ -355,12 +356,13 @@ def frontier(recourse: AVCG, referee: Referee) -> dict[str, list[Record]]:
 
 
 def search_for(recourse: AVCG, problem: Problem, probability: float) -> RobustSearch:
-    """The search for each row with the explainer's own judges and calibration."""
+    """The search for each row, judged by every hypothesis that the explainer was trained against."""
     descent = replace(RobustSearch.usual, probability=probability)
     search = RobustSearch(
         problem.hypotheses, descent=descent, survival=SURVIVALS[0], random_state=recourse.random_state
     ).fit(problem.X, problem.y)
-    search.judges_, search.split_, search.deployed_ = recourse.judges_, recourse.split_, recourse.deployed_
+    search.split_, search.deployed_ = recourse.split_, recourse.deployed_
+    search.judges_ = Joined([search.split_.deployed, search.split_.train.sample(HYPOTHESES)])
     return search
 
 

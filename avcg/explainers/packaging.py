@@ -17,7 +17,7 @@ from avcg.hypotheses.split import HypothesisSplit
 from avcg.method.delivery import assess, check_delivery, needed_votes
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Query
-from avcg.space.base import Space
+from avcg.space.base import Delivery, Space
 from avcg.space.encoding import Codes, Flags
 from avcg.space.frames import take_rows
 
@@ -70,7 +70,7 @@ class Packaging:
         check_delivery(decoded.broken)
         received = torch.from_numpy(decoded.received)
         after = self.deployed.bind_rows(decoded.answers).probabilities(received).cpu().numpy()
-        certificate, robust = self._votes(rows, query, decoded.answers, decoded.received)
+        certificate, robust = self._votes(query, read, decoded)
         assessment = assess(
             query, decoded.received, before, after, robust, self.deployed.rule, self.deployed.unreachable
         )
@@ -91,7 +91,7 @@ class Packaging:
             statements=tuple(statements[label] for label in aims if label in statements),
         )
 
-    def _votes(self, rows: Any, query: Query, answers: Any, received: Codes) -> tuple[Certificate | None, Flags]:
+    def _votes(self, query: Query, read: Any, decoded: Delivery) -> tuple[Certificate | None, Flags]:
         """The certificate of the models held out from training, if there are any, and who has votes enough."""
         held_out, threshold = self.split.held_out, self.deployed.rule.threshold
         per_answer, positions = query.per_answer()
@@ -99,7 +99,7 @@ class Packaging:
             return None, np.ones(len(positions), bool)
         before, after = (
             accepted_by(held_out.bind_rows(bound), torch.from_numpy(x), torch.from_numpy(target), threshold)
-            for bound, x, target in ((rows, query.x, query.target), (answers, received, per_answer.target))
+            for bound, x, target in ((read, query.x, query.target), (decoded.read, decoded.received, per_answer.target))
         )
         certificate = Certificate.of(after, self.split.n_test, self.confidence, before[:, positions])
         return certificate, certificate.agreeing >= needed_votes(certificate.n, self.survival)

@@ -1,7 +1,7 @@
 """Black boxes as hypotheses: models whose probabilities can be computed, but not their gradients.
 
-Codes are judged by the compiled forms of tree ensembles where there are any. Bound rows, which people receive, are
-judged by the models themselves.
+Codes and exact values are judged by the compiled forms of tree ensembles where there are any, which were compared with
+the models. Bound frames are judged by the models themselves.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from avcg.errors import DataError, SettingError
 from avcg.hypotheses.predictors import Predictors, normalised, of_chosen
 from avcg.models.black_box import BlackBox
 from avcg.models.judging import Judges
+from avcg.space.encoding import Values
 
 
 class BlackBoxPredictors(Predictors):
@@ -44,14 +45,15 @@ class BlackBoxPredictors(Predictors):
         return self.probabilities(x).clamp(min=1e-30).log().to(x.dtype)
 
     def probabilities(self, x: Tensor) -> Tensor:
-        """(S, N, C) probabilities for (N, D) codes; for bound rows exactly as the models return them.
+        """(S, N, C) probabilities for (N, D) codes; for bound frames exactly as the models return them.
 
         A probability at the decision threshold therefore stays there.
         """
-        first = self.members[0]
-        if self._rows is None:
+        first, values = self.members[0], self._rows
+        if values is None:
             encoding = first.space_.encoding
             values = encoding.decode(encoding.checked(x.detach().cpu().numpy().astype(np.float32, copy=False)))
+        if isinstance(values, Values):
             return torch.from_numpy(self.judges.probabilities(values)).to(x.device)
         frame = first.frame_of(self._rows)
         if len(frame) != len(x):
@@ -71,7 +73,9 @@ class BlackBoxPredictors(Predictors):
         return self.judges.thresholds()
 
     def bind_rows(self, rows: Any) -> BlackBoxPredictors:
-        """A copy that evaluates these rows themselves instead of rows decoded from codes."""
+        """A copy that evaluates these rows instead of rows decoded from codes; see `Predictors.bind_rows`."""
+        if isinstance(rows, Values):
+            _ = self.judges  # compiled once, and not by every copy
         bound = copy.copy(self)
         bound._rows = rows
         return bound

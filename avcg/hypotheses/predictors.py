@@ -83,7 +83,9 @@ class Predictors(ABC):
         """Hypotheses bound to given rows. Black boxes then read these rows instead of rows decoded from codes.
 
         Args:
-            rows: Rows in user units. `log_probs` must then be called with the codes of exactly these rows.
+            rows: Rows in user units, about which models are asked themselves, or their exact values as `Space.read`
+                gives them, for which compiled forms may stand in. `log_probs` must then be called with the codes of
+                exactly these rows.
         """
         return self
 

@@ -61,12 +61,10 @@ class Direction:
         """Share of (answer, calibration model) pairs that agree at the chosen margin."""
         return float(self.table.survival[self.verdict.position])
 
-    def at_least(self, margin: float) -> Direction:
-        """This direction at the first margin of its ladder that is no less than another, if it makes the promise."""
+    def at_margin(self, margin: float) -> Direction:
+        """This direction at the first margin of its ladder that is no less than another."""
         above = np.flatnonzero(self.table.margins >= margin - 1e-9)
-        if not (self.verdict.made and len(above)):
-            return self
-        return replace(self, verdict=replace(self.verdict, position=max(self.verdict.position, int(above[0]))))
+        return replace(self, verdict=replace(self.verdict, position=int(above[0]))) if len(above) else self
 
     def statement(self, promise: Promise, n_models: int) -> Statement:
         """What may be said to the people whose advice aims at this class.
@@ -231,17 +229,18 @@ class Calibration:
 
 
 def _at_one_margin(directions: Mapping[Effort, tuple[Direction, ...]]) -> dict[Effort, tuple[Direction, ...]]:
-    """The directions with one margin for all efforts that make the promise, so that more effort is never farther.
+    """The directions with one margin for all efforts, so that more effort is never farther.
 
-    A promise holds at every margin from its critical one on, so that the largest of these serves all.
+    It is the largest margin of those that make the promise, which holds at every margin from its critical one on. Where
+    none makes it, it is that of the usual effort.
     """
-    made = [
-        [each.margin for each in of_class if each.verdict.made] for of_class in zip(*directions.values(), strict=True)
-    ]
+    margins = []
+    for of_class in zip(*directions.values(), strict=True):
+        by_effort = dict(zip(directions, of_class, strict=True))
+        made = [each.margin for each in of_class if each.verdict.made]
+        margins.append(max(made, default=by_effort.get(USUAL, of_class[0]).margin))
     return {
-        effort: tuple(
-            each.at_least(max(margins, default=-np.inf)) for each, margins in zip(of_effort, made, strict=True)
-        )
+        effort: tuple(each.at_margin(margin) for each, margin in zip(of_effort, margins, strict=True))
         for effort, of_effort in directions.items()
     }
 

@@ -108,7 +108,7 @@ class Recipe:
     risk: Risk | None = None
     constraint: ConstraintConfig | None = field(default_factory=ConstraintConfig)
     margins: tuple[float, float] = (-1.5, 6.0)
-    typicality: float = 0.35
+    typicality: float = 0.5
     spread: float = 2.0
     warm_up: float = 0.2
     warm_up_start: float = 0.1
@@ -134,7 +134,7 @@ class Recipe:
     refresh_share: float = 0.5
     refresh_steps: int = 20
     bfloat16: bool = False
-    split: SplitConfig = field(default_factory=SplitConfig)
+    split: SplitConfig = field(default_factory=lambda: SplitConfig(n_judges=10))
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)

@@ -62,6 +62,8 @@ class Refiner:
             if starts is not None:
                 state.consider_all(starts[:, rows])
             for step, before in zip(steps, [0.0, *steps], strict=False):
+                if 0.0 < before < step:  # a new cycle goes on from where less effort ends
+                    state.shave(self.cuts)
                 state.round(step, everything=step > before, nearby=before == 0.0 and starts is not None)
             state.shave(self.cuts)
             result[rows] = state.answers

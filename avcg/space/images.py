@@ -158,7 +158,7 @@ class ImageSpace:
         low, high = (bound.numpy() for bound in (self.low, self.high))
         outside = (pixels < np.minimum(low, current)) | (pixels > np.maximum(high, current)) | ~self.may_change.numpy()
         broken = ((pixels != current) & outside).any(axis=(1, 2, 3))
-        return Delivery(answers, self.encode(answers).numpy(), None, broken)
+        return Delivery(answers, answers, self.encode(answers).numpy(), None, broken)
 
     @property
     def event_shape(self) -> tuple[int, int, int]:

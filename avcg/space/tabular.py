@@ -380,6 +380,7 @@ class TabularSpace:
         order = [self.schema.names.index(name) for name in rows.columns]
         return Delivery(
             answers=answers,
+            read=delivered,
             received=self.encoding.encode(delivered),
             changed=changes(self.encoding, delivered, read)[:, order],
             broken=np.asarray(violations(self.encoding, self.feasible, delivered, read).any(axis=1)),

@@ -39,12 +39,12 @@ def cell(model="network", seed=0, own=(0.99, 2.0, 1.0), search=((0.9, 1.0), (1.0
     times = {"100": 2.0, "1": 70.0}
     return {
         "dataset": "heart", "model": model, "seed": seed, "training rows": 200, "judges": {"own": 17, "fresh": 20},
-        "machine": {"side by side": 1}, "seconds": {"fit": 60.0}, "settings": {"typicality": 0.35},
+        "machine": {"side by side": 1}, "seconds": {"fit": 60.0}, "settings": {"typicality": 0.5},
         "promises": {promise: dict.fromkeys(("fast", "standard", "thorough"), effort) for promise in ("0.99", "0.95")},
         "worse": {"rows": 10, "fast to standard": 0, "standard to thorough": 0},
         "frontier": {name: [point(0.9, 1.5, margin=0.0), point(1.0, 2.5, margin=1.0)] for name in ("fast", "standard")},
         "search": [point(*each) for each in search],
-        "typicality": [{"typicality": 0.35, **point(0.99, 2.0)}],
+        "typicality": [{"typicality": 0.5, **point(0.99, 2.0)}],
         "neighbours": dict.fromkeys(("nearest unlike", "robust neighbour"), neighbour),
         "times": dict.fromkeys(("fast", "standard", "thorough", "search", "nearest unlike"), times),
         **more,
