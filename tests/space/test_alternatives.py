@@ -397,6 +397,17 @@ class TestNearer:
             alike = free[:, j] & ~near & (encoding.steps[j] == 0)
             np.testing.assert_array_equal(sides[0][alike], sides[1][alike])
 
+    def test_a_missing_number_that_is_filled_has_no_way_back(self):
+        frame = pd.DataFrame({"a": [1.0, 2.0, np.nan, 4.0, 9.0], "b": [0.5, 1.5, 2.5, 3.5, 4.5]})
+        space = TabularSpace.fit(Schema.infer(frame).allow_missing("a"), frame)
+        x = space.encode(frame).numpy()
+        answers = space.encode(frame.assign(a=[1.0, 2.0, 9.0, 8.0, 9.0], b=3.0)).numpy()
+        cuts = {"a": np.array([3.0, 5.0]), "b": np.array([2.75])}
+        gap, a = 2, space.codes.encoding.number_at[0]
+        for found in (*space.codes.nearer(answers, x, (0.5, 1.0)), space.codes.at_cuts(answers, x, cuts)):
+            assert found[gap, a] == answers[gap, a]
+            assert found[3, a] < answers[3, a]
+
 
 class TestImages:
     @pytest.fixture
