@@ -11,7 +11,7 @@ from avcg import ImageSpace, Schema, TabularSpace
 from avcg.space.alternatives import Alternatives, owners
 from avcg.space.project import allowed_entries, missing_numbers
 
-EXAMPLES = settings(max_examples=60)
+EXAMPLES = settings(max_examples=40)
 
 
 @st.composite
