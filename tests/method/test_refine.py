@@ -423,7 +423,7 @@ class TestTypicality:
 class TestCombinations:
     """One round in which several units have to change at once, on columns of yes or no."""
 
-    def query(self, prices, gains, start, *, interaction=0.0, bias=-2.5):
+    def query(self, prices, gains, start, *, interaction=0.0, bias=-2.5, min_prob=None):
         """A row of noes, that yes adds to the log-odds of, and less the more there are of them."""
         n = len(prices)
         frame = pd.DataFrame({f"c{j}": [False, True] for j in range(n)})
@@ -440,11 +440,16 @@ class TestCombinations:
         acceptance = Acceptance(judge, np.ones(1), np.ones(1), DecisionRule(), 0.9, 0.0, SearchConfig())
         x = space.encode(frame.iloc[[0]]).numpy()
         answer = space.encode(pd.DataFrame([start], columns=frame.columns).astype(bool)).numpy()
-        found = Refiner(acceptance).refined(Query(x, np.ones(1, np.intp), space.codes), answer, np.zeros(1), (0.5,))
+        query = Query(x, np.ones(1, np.intp), space.codes, min_prob=min_prob)
+        found = Refiner(acceptance).refined(query, answer, np.zeros(1), (0.5,))
         return (found[0, 1::2] > 0.5).astype(int).tolist()
 
     def test_a_rejected_row_takes_the_cheapest_that_are_enough_together(self):
         assert self.query([1.0, 2.0, 1.5, 3.0], [1.0] * 4, [0, 0, 0, 0]) == [1, 1, 1, 0]
+
+    def test_the_probability_that_was_asked_for_is_kept(self):
+        assert self.query([1.0, 2.0, 1.5, 3.0], [1.0] * 4, [1, 1, 1, 1], min_prob=0.8) == [1, 1, 1, 1]
+        assert self.query([1.0, 2.0, 1.5, 3.0], [1.0] * 4, [1, 1, 1, 1], min_prob=0.6) == [1, 1, 1, 0]
 
     def test_a_dear_change_is_exchanged_for_two_cheap_ones(self):
         assert self.query([3.0, 0.5, 0.5], [3.0, 1.6, 1.6], [1, 0, 0]) == [0, 1, 1]
