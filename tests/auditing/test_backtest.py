@@ -21,7 +21,7 @@ from avcg.method.query import Query
 from avcg.schema.schema import Schema
 
 TOY = toys.drift(n=60, moments=5, shift=0.4)
-QUICK = Recipe(steps=200, layers=(16,), single_pass=True)
+QUICK = Recipe(steps=200, layers=(32, 32), single_pass=True)
 PROMISING = {"avcg": lambda hypotheses, X, y: AVCG(hypotheses, recipe=QUICK).fit(X, y)}
 NEAREST = {"nearest": lambda hypotheses, X, y: NearestUnlike(hypotheses).fit(X, y)}
 
@@ -164,7 +164,7 @@ class TestPromises:
         assert str(calm).endswith("3 past moments can carry a reliability of 0.75 at most.")
 
 
-SHIFTING = toys.drift(n=150, moments=6, shift=0.4)
+SHIFTING = toys.drift(n=150, moments=6, shift=0.5)
 
 
 def shifting(**options):
@@ -229,7 +229,7 @@ class TestMargins:
         replayed = found.replayed().set_index("origin")
         replayed = replayed[replayed["moments"] >= 2]
         assert len(replayed) == 2
-        assert replayed["survival"].mean() > own.loc[replayed.index, "survival"].mean()
+        assert replayed["survival"].mean() > own.loc[replayed.index, "survival"].mean() + 0.05
 
     def test_distance_at_equal_survival(self, found):
         frame = pd.DataFrame(
