@@ -27,7 +27,7 @@ from avcg.hypotheses.base import HypothesisDistribution, check_same_reading, nar
 from avcg.hypotheses.finite import FiniteSet, PointMass
 from avcg.hypotheses.on_device import OnDevice
 from avcg.hypotheses.predictors import Joined, Predictors
-from avcg.hypotheses.split import HypothesisSplit, SplitConfig, Taught
+from avcg.hypotheses.split import HypothesisSplit, Taught
 from avcg.method.acceptance import Acceptance, any_class
 from avcg.method.deployed import DeployedModel
 from avcg.method.query import Effort, Query, QueryOptions, check_effort, target_positions
@@ -40,7 +40,7 @@ from avcg.space.base import Space
 from avcg.space.encoding import Codes, Positions
 
 _ANSWERS_AT_ONCE = 16_384  # it bounds memory and changes no result
-_DEFAULT_RECIPE = Recipe(split=SplitConfig())  # published methods use more judges, as their ensembles
+_DEFAULT_RECIPE = Recipe()
 
 
 class Explainer(BaseEstimator):  # type: ignore[misc]

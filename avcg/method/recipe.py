@@ -134,7 +134,7 @@ class Recipe:
     refresh_share: float = 0.5
     refresh_steps: int = 20
     bfloat16: bool = False
-    split: SplitConfig = field(default_factory=lambda: SplitConfig(n_judges=10))
+    split: SplitConfig = field(default_factory=SplitConfig)
     reference: ReferenceConfig = field(default_factory=ReferenceConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)

@@ -166,16 +166,22 @@ class Search:
         return np.concatenate([*starts, self.neighbours(query, config.first_neighbours)])
 
     def _rescued(self, query: Query, margin: Codes, answers: Codes) -> Codes:
-        """(B, *event) the answers, those that are still rejected after a search for each row from where they are."""
-        rejected = np.flatnonzero(self.acceptance.rejected(self.acceptance.costs(query, answers[None])[0]))
-        if not len(rejected) or query.deadline.passed:
-            return answers
-        config = self.config
-        rounds = config.rescue_rounds[EFFORTS.index(query.effort)]
-        steps = (config.rescue_steps * (rounds // len(config.rescue_steps) + 1))[:rounds]
-        part = query.take(rejected)
-        found = self.refiner.refined(part, answers[rejected], margin[rejected], steps)
-        answers[rejected] = found if query.deadline.passed else self.refiner.exhausted(part, found, margin[rejected])
+        """(B, *event) the answers, those that are still rejected after a search for each row from where they are.
+
+        It takes the rounds of less effort first, and ends for a row once the judges accept its answer, so that more
+        effort starts from the answer of less.
+        """
+        config, before = self.config, 0
+        for rounds in config.rescue_rounds[: EFFORTS.index(query.effort) + 1]:
+            rejected = np.flatnonzero(self.acceptance.rejected(self.acceptance.costs(query, answers[None])[0]))
+            if not len(rejected) or query.deadline.passed:
+                break
+            part, margins = query.take(rejected), margin[rejected]
+            steps = (config.rescue_steps * (rounds // len(config.rescue_steps) + 1))[before:rounds]
+            found = self.refiner.refined(part, answers[rejected], margins, steps)
+            if not before and not query.deadline.passed:
+                found = self.refiner.exhausted(part, found, margins)
+            answers[rejected], before = found, rounds
         return answers
 
     def _retry(self, query: Query, margin: Codes, answers: Codes, costs: Floats) -> Codes:
