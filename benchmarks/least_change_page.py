@@ -419,6 +419,44 @@ def _times(records: list[Record]) -> str:
     return _table(rows)
 
 
+def short(records: list[Record], dataset: str = "adult", model: str = "network") -> str:
+    """A short table of one dataset and model, as README shows it: the search at the first level that survives as often.
+
+    Args:
+        records: Stored cells.
+        dataset: Name of the dataset.
+        model: Kind of model.
+    """
+    own = [record for record in records if (record["dataset"], record["model"]) == (dataset, model)]
+    if not own:
+        return EMPTY
+    survival = median(record["promises"][PROMISE]["standard"]["survival"] for record in own)
+    levels = [[record["search"][i] for record in own] for i in range(len(own[0]["search"]))]
+    enough = next((each for each in levels if median(point["survival"] for point in each) >= survival), levels[-1])
+    lines = {
+        "nearest unlike row": ([record["neighbours"]["nearest unlike"] for record in own], "nearest unlike"),
+        "nearest row that all judges accept": ([each["neighbours"]["robust neighbour"] for each in own], "robust neighbour"),
+        "gradient search for each row": (enough, "search"),
+        **{
+            f"**avcg**, `effort=\"{effort}\"`": ([record["promises"][PROMISE][effort] for record in own], effort)
+            for effort in ("fast", "standard")
+        },
+    }  # fmt: skip
+    return _table(
+        [
+            {
+                f"{DATASETS[dataset]}, {model}": name,
+                "answered": _share(median(point["coverage"] for point in points)),
+                "accepted by new models": _number(median(point["accepted"] for point in points), 3),
+                "L1": _number(median(point["l1"] for point in points), 1),
+                "columns changed": _number(median(point["columns"] for point in points), 1),
+                "processor ms a row": _number(median(each["times"][timed]["100"] for each in own)),
+            }
+            for name, (points, timed) in lines.items()
+        ]
+    )
+
+
 def _fallback(records: list[Record]) -> str:
     rows = []
     for key, own in groups(records).items():
@@ -506,7 +544,11 @@ def filled(text: str, folder: Path = RESULTS) -> str:
     """
     records, measured = stored(folder), stored(folder / "ruler")
     made = {kind: partial(write, records) for kind, write in BLOCKS.items()}
-    made |= {"ruler": partial(_ruler, measured), "goals": lambda: _table(goals(records, measured))}
+    made |= {
+        "short": partial(short, records),
+        "ruler": partial(_ruler, measured),
+        "goals": lambda: _table(goals(records, measured)),
+    }
     return pages.filled(text, "least", made)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "least-change.md"
+README = PAGE.parents[2] / "README.md"
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +56,12 @@ def test_its_tables_are_those_of_the_stored_cells(page):
     text = PAGE.read_text()
     assert page.filled(text) == text
     assert all(f"<!-- least: {kind} -->" in text for kind in [*page.BLOCKS, "ruler", "goals"])
+
+
+def test_the_table_of_readme_is_that_of_the_stored_cells(page):
+    text = README.read_text()
+    assert "<!-- least: short -->" in text
+    assert page.filled(text) == text
 
 
 def test_it_promises_no_figure_before_there_is_one(page):
