@@ -434,8 +434,10 @@ def short(records: list[Record], dataset: str = "adult", model: str = "network")
     levels = [[record["search"][i] for record in own] for i in range(len(own[0]["search"]))]
     enough = next((each for each in levels if median(point["survival"] for point in each) >= survival), levels[-1])
     lines = {
-        "nearest unlike row": ([record["neighbours"]["nearest unlike"] for record in own], "nearest unlike"),
-        "nearest row that all judges accept": ([each["neighbours"]["robust neighbour"] for each in own], "robust neighbour"),
+        **{
+            words: ([record["neighbours"][name] for record in own], name)
+            for name, words in zip(NEIGHBOURS, ("nearest unlike row", "nearest row that all judges accept"), strict=True)
+        },
         "gradient search for each row": (enough, "search"),
         **{
             f"**avcg**, `effort=\"{effort}\"`": ([record["promises"][PROMISE][effort] for record in own], effort)
