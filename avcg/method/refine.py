@@ -79,9 +79,8 @@ class Refiner:
         """
         state = _State.of(self.acceptance, query, answers, margin)
         for owner, points in query.space.small_sets(query.x, self.config.most_points, _CANDIDATES):
-            every = Alternatives(owner, np.zeros(len(owner), np.intp), points, 1)
             changed = (points != query.x[owner]).reshape(len(owner), -1).any(axis=1)
-            state.consider(points[changed], owner[changed], _prices_of(query, every)[changed])
+            state.consider(points[changed], owner[changed], _prices_of_points(query, owner, points)[changed])
         return state.answers
 
 
@@ -294,6 +293,19 @@ def _prices_of(query: Query, moves: Alternatives) -> Floats:
     table = np.broadcast_to(query.x, (int(counts.max()), *query.x.shape)).copy()
     table[slot, moves.rows] = moves.codes
     return price(query, table)[slot, moves.rows]
+
+
+def _prices_of_points(query: Query, owner: Positions, points: Codes) -> Floats:
+    """(M,) the prices of points, where some rows have thousands and others a few.
+
+    Rows that share a table have numbers of points that differ by less than a factor of two, which bounds memory.
+    """
+    prices, size = np.empty(len(owner)), np.frexp(np.bincount(owner)[owner])[1]
+    for each in np.unique(size):
+        at = np.flatnonzero(size == each)
+        rows, own = np.unique(owner[at], return_inverse=True)
+        prices[at] = _prices_of(query.take(rows), Alternatives(own, np.zeros(len(at), np.intp), points[at], 1))
+    return prices
 
 
 def toward_typical(query: Query, answers: Codes, references: Sequence[Codes], config: SearchConfig, near: int) -> Query:
