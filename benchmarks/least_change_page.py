@@ -435,8 +435,8 @@ def short(records: list[Record], dataset: str = "adult", model: str = "network")
     enough = next((each for each in levels if median(point["survival"] for point in each) >= survival), levels[-1])
     lines = {
         **{
-            words: ([record["neighbours"][name] for record in own], name)
-            for name, words in zip(NEIGHBOURS, ("nearest unlike row", "nearest row that all judges accept"), strict=True)
+            f"{name} row".replace("neighbour row", "neighbour"): ([record["neighbours"][name] for record in own], name)
+            for name in NEIGHBOURS
         },
         "gradient search for each row": (enough, "search"),
         **{
