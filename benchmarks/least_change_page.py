@@ -276,12 +276,12 @@ def goals(records: list[Record], measured: list[Record]) -> list[dict[str, str]]
         ),
         _judged(
             f"trees: a row of 100 takes at most {BATCH_MS:g} ms",
-            {name(key): median(r["times"]["standard"]["100"] for r in own) for key, own in trees.items()},
+            {name(key): median(r["times"]["standard"]["100"] for r in quietest(own)) for key, own in trees.items()},
             lambda value: value <= BATCH_MS, lambda value: f"{value:.1f} ms",
         ),
         _judged(
             f"trees: one row alone takes at most {ALONE_MS:g} ms",
-            {name(key): median(r["times"]["standard"]["1"] for r in own) for key, own in trees.items()},
+            {name(key): median(r["times"]["standard"]["1"] for r in quietest(own)) for key, own in trees.items()},
             lambda value: value <= ALONE_MS, lambda value: f"{value:.0f} ms",
         ),
         _judged(
@@ -406,16 +406,24 @@ def _neighbours(records: list[Record]) -> str:
     return _table(rows)
 
 
+def quietest(records: list[Record]) -> list[Record]:
+    """The cells with the fewest others beside them, by which times are measured: others share caches and memory."""
+    fewest = min(record["machine"]["side by side"] for record in records)
+    return [record for record in records if record["machine"]["side by side"] == fewest]
+
+
 def _times(records: list[Record]) -> str:
     rows = []
     for key, own in groups(records).items():
         for count, words in (("100", "a row of 100"), ("10000", "a row of 10,000"), ("1", "one row alone")):
             found = {
-                name: median(record["times"].get(name, {}).get(count) for record in own)
+                name: median(record["times"].get(name, {}).get(count) for record in quietest(own))
                 for name in (*EFFORTS, "search", *NEIGHBOURS)
             }
             if not all(np.isnan(value) for value in found.values()):
-                rows.append({**_titles(key), "ms for": words, **{name: _number(v) for name, v in found.items()}})
+                beside = quietest(own)[0]["machine"]["side by side"]
+                times = {name: _number(v) for name, v in found.items()}
+                rows.append({**_titles(key), "ms for": words, "cells side by side": beside, **times})
     return _table(rows)
 
 
@@ -452,7 +460,7 @@ def short(records: list[Record], dataset: str = "adult", model: str = "network")
                 "accepted by new models": _number(median(point["accepted"] for point in points), 3),
                 "L1": _number(median(point["l1"] for point in points), 1),
                 "columns changed": _number(median(point["columns"] for point in points), 1),
-                "processor ms a row": _number(median(each["times"][timed]["100"] for each in own)),
+                "processor ms a row": _number(median(each["times"][timed]["100"] for each in quietest(own))),
             }
             for name, (points, timed) in lines.items()
         ]

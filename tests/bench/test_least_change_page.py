@@ -143,6 +143,13 @@ class TestGoals:
         assert self.goal(page, "networks: L1", seeds)[""] == "met"
 
 
+def test_times_are_those_of_the_cells_with_the_fewest_beside_them(page):
+    quiet, loud = (cell(seed=seed, machine={"side by side": beside}) for seed, beside in ((0, 1), (1, 8)))
+    loud["times"] = {name: {"100": 99.0, "1": 99.0} for name in loud["times"]}
+    assert page.quietest([loud, quiet, loud]) == [quiet]
+    assert "99" not in page.BLOCKS["times"]([loud, quiet])
+
+
 def test_ratios_are_ours_over_theirs(page):
     assert page.shared_ratio([cell()], "nearest unlike", "l1") == 0.75
     assert np.isnan(page.median([None, float("nan")]))
