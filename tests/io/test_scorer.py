@@ -120,7 +120,7 @@ class TestSameAsTheExplainer:
             {"max_changes": 1},
             {"effort": "fast"},
             {"effort": "thorough", "n": 2},
-            {"typicality": 0.5},
+            {"typicality": 0.9},
             {"vary": ["months"], "max_changes": 1, "min_prob": 0.99},
         ],
         ids=str,

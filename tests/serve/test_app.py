@@ -28,7 +28,7 @@ class TestAnswers:
             {"max_changes": 1, "n": 2},
             {"effort": "fast"},
             {"effort": "thorough", "n": 2},
-            {"typicality": 0.5},
+            {"typicality": 0.9},
             {"target": 0},
         ],
         ids=str,
@@ -96,7 +96,7 @@ class TestAnswers:
         made = " most a 1 in 10 chance that the next retrained model accepts fewer than 95 of 100 people"
         assert explain(app, rows=[row]).json()["promise"].startswith(f"At{made}")
         assert request(app, "GET", "/schema").json()["promise"].startswith(f"For each target: at{made}")
-        for restriction in ({"n": 2}, {"vary": ["income"]}, {"min_prob": 0.9}, {"max_changes": 1}, {"typicality": 0.5}):
+        for restriction in ({"n": 2}, {"vary": ["income"]}, {"min_prob": 0.9}, {"max_changes": 1}, {"typicality": 0.9}):
             found = explain(app, rows=[row], **restriction).json()
             assert "it was calibrated for single answers to queries without restrictions" in found["promise"]
             assert [entry["reason"] for entry in found["statements"]] == ["query"]
