@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -49,6 +51,7 @@ class Amortized(Explainer):
     calibration_: Calibration
     diagnostics_: pd.DataFrame
     distillation_: Distillation | None = None
+    _exact: tuple[Generator, Generator] | None = None
 
     @property
     def search(self) -> Search:
@@ -100,21 +103,31 @@ class Amortized(Explainer):
         device = self._torch_device()
         return Condition(*(torch.from_numpy(part).to(device) for part in (*parts, margin.ravel(), typicality)))
 
+    @property
+    def _exact_generator(self) -> Generator:
+        """The generator in float64 for tables, so that numbers are rounded alike whatever computes them.
+
+        Images have no other interface to agree with, and keep float32. While the generator is trained, the copy is made
+        again for every call.
+        """
+        if len(self.generator_.event_shape) > 1:
+            return self.generator_
+        if self._exact is None or self._exact[0] is not self.generator_ or self.generator_.training:
+            self._exact = self.generator_, copy.deepcopy(self.generator_).double().requires_grad_(False).eval()
+        return self._exact[1]
+
     @torch.no_grad()
     def _propose(self, query: Query, margin: Codes, latent: Codes | None = None) -> Codes:
         """(K, B, *event) feasible candidates; see `avcg.method.search.Propose`."""
-        condition = self._condition(query, margin)
-        noise = np.zeros((1, self.generator_.n_latent), np.float32) if latent is None else latent
+        condition, generator = self._condition(query, margin), self._exact_generator
+        noise = np.zeros((1, generator.n_latent), np.float32) if latent is None else latent
+        condition = replace(condition, x=condition.x.to(generator.anchor.dtype))
         with full_precision(condition.x.device):
-            posterior = self.generator_.posterior(condition)
-            z = posterior.sample(torch.from_numpy(noise)[:, None].to(condition.x.device))
-            return self._finalize(query, condition, z)
-
-    def _finalize(self, query: Query, condition: Condition, z: Tensor) -> Codes:
-        """(K N / B, B, *event) feasible answers, from (K, N, L) latents and a condition of N rows."""
-        proposal = self.generator_(condition, z)
+            posterior = generator.posterior(condition)
+            z = posterior.sample(torch.from_numpy(noise)[:, None].to(condition.x))
+            proposal = generator(condition, z)
         shape = (-1, len(query.x))
-        raw = proposal.raw.cpu().numpy().reshape(*shape, *query.x.shape[1:])
+        raw = proposal.raw.float().cpu().numpy().reshape(*shape, *query.x.shape[1:])
         gates = proposal.gates
         if gates is not None:
             gates = (gates > 0).cpu().numpy().reshape(*shape, gates.shape[-1])

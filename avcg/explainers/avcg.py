@@ -170,7 +170,7 @@ class AVCG(Amortized):
             rng: Random numbers.
         """
         device = self._torch_device()
-        self.generator_.requires_grad_(False)
+        self.generator_.requires_grad_(False).train()
         for parameter in trained:
             parameter.requires_grad_(True)
         self.generator_.to(device)
@@ -204,6 +204,7 @@ class AVCG(Amortized):
                 on_epoch=lambda epoch: epochs.append({"loss": epoch.loss, **self._measure(watched)}),
             )
         self.generator_.requires_grad_(False).eval()
+        self._exact = None
         self.diagnostics_ = pd.DataFrame(epochs, index=pd.RangeIndex(1, len(epochs) + 1, name="epoch"))
         warn_of_collapse(self.diagnostics_, recipe.diagnostics)
         self.calibration_query_ = self._held_query(held, rng)

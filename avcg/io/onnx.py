@@ -74,10 +74,11 @@ class ProposalModule(nn.Module):
         features = margin[:, None]  # a placeholder: a "latent" decoder does not read it
         if self.generator.kind != "latent":
             features = relaxation.constraint_features(x, self.generator.reach)
-        condition = Condition(x, target, features, margin, typicality)
-        proposal = self.generator.propose(condition, noise)
+        # In float64, as an explainer computes them.
+        condition = Condition(x.double(), target, features, margin, typicality)
+        proposal = self.generator.propose(condition, noise.double())
         gates = None if proposal.gates is None else proposal.gates > 0
-        return relaxation.relax(proposal.raw, x, gates)
+        return relaxation.relax(proposal.raw.float(), x, gates)
 
 
 class JudgeModule(nn.Module):
@@ -130,7 +131,7 @@ def generator_graph(explainer: Amortized) -> bytes:
     space = explainer.space_
     if not isinstance(space, TabularSpace):
         raise SettingError("Only generators of tables can be exported. This explainer is of images.")
-    module = ProposalModule(copy.deepcopy(explainer.generator_).cpu(), space).eval()
+    module = ProposalModule(copy.deepcopy(explainer.generator_).cpu().double(), space).eval()
     x = torch.cat([rows[:64] for rows in explainer.reference_set_.rows])
     target = torch.arange(len(x)) % len(explainer.classes_)
     rng = torch.Generator().manual_seed(0)
