@@ -508,10 +508,10 @@ function route(row, option, index, result) {
   const letterBox = make("p", { className: "letter", hidden: true });
   const copy = action("Copy as a sentence", `copy-${index}`, () => copied(copy, letterBox, letter(row, option, result)));
   const probabilities = `${percent(row.probability_before ?? 0)} → ${percent(option.probability ?? 0)}`;
-  const effort = option.distance === null ? "unknown" : option.distance.toFixed(2);
+  const distance = option.distance === null ? "unknown" : option.distance.toFixed(2);
   const figures = make("p", { className: "small figures" },
     make("span", {}, `Probability of ${row.target} `, make("b", {}, probabilities)),
-    make("span", {}, "Effort ", make("b", {}, effort)));
+    make("span", {}, "Distance ", make("b", {}, distance)));
   box.append(make("div", { className: "foot" }, figures, ["not_found", "infeasible"].includes(option.status) ? null : copy), letterBox);
   return box;
 }
@@ -547,13 +547,13 @@ function certainty(option, result) {
   const sure = make("div", { className: "sure" },
     make("div", { className: "votes", "aria-hidden": "true" }, ...squares),
     make("p", { className: "small" }, `${option.agreement[0].toUpperCase()}${option.agreement.slice(1)}.`));
-  const effort = "Effort is the cost of the changes: by default, 1 for a standard deviation of a number and 1 for a category.";
+  const distance = "Distance is the cost of the changes: by default, 1 for a standard deviation of a number and 1 for a category.";
   const rests = make("details", {},
     make("summary", {}, "How sure is that?"),
     ...(result.promise ? [make("p", {}, result.promise)] : []),
     make("p", {}, result.assumption),
     make("p", {}, `This answer alone: ${option.proof}`),
-    make("p", {}, effort));
+    make("p", {}, distance));
   return [sure, rests];
 }
 
