@@ -293,9 +293,10 @@ class TestPage:
         assert asked["effort"] == "thorough"
         assert "typicality" not in asked
         slider = page.get_by_label("Kind of answer")
+        expect(slider).to_have_attribute("aria-valuetext", "50 % of the way from nearest to most typical")
+        _, asked = after(page, lambda: slider.fill("0"))
+        assert asked["typicality"] == 0
         expect(slider).to_have_attribute("aria-valuetext", "Nearest")
-        _, asked = after(page, lambda: slider.fill("0.5"))
-        assert asked["typicality"] == 0.5
         after(page, lambda: slider.fill("1"))
         expect(slider).to_have_attribute("aria-valuetext", "Most typical")
 
