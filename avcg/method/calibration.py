@@ -229,7 +229,7 @@ class Calibration:
 
 
 def _at_one_margin(directions: Mapping[Effort, tuple[Direction, ...]]) -> dict[Effort, tuple[Direction, ...]]:
-    """The directions with one margin for all efforts, so that more effort is never farther.
+    """The directions with one margin for all efforts, so that more effort is never dearer.
 
     It is the largest margin of those that make the promise, which holds at every margin from its critical one on. Where
     none makes it, it is that of the usual effort.
