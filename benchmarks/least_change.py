@@ -1,6 +1,7 @@
 """The least change: answers of all efforts beside searches for each row and rows of the data, judged by fresh retrains.
 
     python benchmarks/least_change.py run --models network logistic xgboost --datasets adult heart --seeds 3 --workers 2
+    python benchmarks/least_change.py times --models xgboost lightgbm --seeds 1 --workers 1
     python benchmarks/least_change.py ruler [--models logistic xgboost] [--datasets adult heart sba:2004] [--workers 2]
 
 A cell is a dataset, a kind of model and a seed. It has a model, 40 bootstrap retrains as hypotheses, and 20 more as
@@ -8,7 +9,8 @@ judges, on which nothing was trained. An explainer that promises a survival of 0
 other class, with every effort, at fixed margins and at several typicalities. The methods beside it are a search for
 each row (models with gradients) and rows of the data. A cell runs in a process of its own with one thread, and is
 stored as one file with one line of JSON. Cells that are stored are not run again. A dataset may have a cohort:
-``sba:2004``. `ruler` compares with the provably nearest answers. ``least_change_page.py`` makes a page of all this.
+``sba:2004``. `times` measures the times of stored cells again, as many side by side as it is told. `ruler` compares
+with the provably nearest answers. ``least_change_page.py`` makes a page of all this.
 """
 
 from __future__ import annotations
@@ -476,6 +478,19 @@ def run_cell(cell: Cell, options: argparse.Namespace) -> Record:
     return {**record, "seconds": problem.seconds | clock.laps}
 
 
+def run_times(cell: Cell, options: argparse.Namespace) -> Record:
+    """The record of a stored cell, with times that are measured again."""
+    record: Record = json.loads(cell.file(folder_of(options)).read_text())
+    problem = Problem.of(cell)
+    recourse = fitted(problem, cell, Recipe(steps=options.steps) if options.steps else None)
+    works: dict[str, Callable[[pd.DataFrame], Any]] = {
+        effort: partial(recourse.generate, effort=effort) for effort in EFFORTS
+    }
+    works |= {name: method.generate for name, method in neighbours(problem, cell.seed).items()}
+    many = ("fast", "standard") if cell.model == "network" else ()
+    return {**record, "times": timed(works, problem.unseen, many), "timed": {"side by side": options.workers}}
+
+
 def run_ruler(cell: Cell, options: argparse.Namespace) -> Record:
     """How far the answers of a cell are from the provably nearest ones that are as robust."""
     from avcg.bench.ruler import LinearModels, nearest_linear, over_optimum
@@ -528,12 +543,16 @@ def _spread(ratios: NDArray[Any]) -> Record:
     return {"rows": len(known), **dict(zip(("median", "p95"), (q and _short(q) for q in quantiles), strict=True))}
 
 
-RUNS: dict[str, Callable[[Cell, argparse.Namespace], Record]] = {"run": run_cell, "ruler": run_ruler}
+RUNS: dict[str, Callable[[Cell, argparse.Namespace], Record]] = {
+    "run": run_cell,
+    "times": run_times,
+    "ruler": run_ruler,
+}
 
 
 def folder_of(options: argparse.Namespace) -> Path:
     """The folder of the records."""
-    return options.out if options.what == "run" else options.out / "ruler"
+    return options.out / "ruler" if options.what == "ruler" else options.out
 
 
 def run_one(cell: Cell, options: argparse.Namespace) -> None:
@@ -560,7 +579,7 @@ def start(cell: Cell, options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the cells that are not stored yet; the number that failed."""
+    """Run the cells that are not stored yet, or time those that are; the number that failed."""
     folder = folder_of(options)
     folder.mkdir(parents=True, exist_ok=True)
     cells = [
@@ -568,9 +587,12 @@ def run(options: argparse.Namespace) -> int:
         for seed in range(options.seeds)
         for dataset in options.datasets
         for model in options.models
-        if options.what == "run" or model == "logistic" or dataset == "heart"
+        if options.what != "ruler" or model == "logistic" or dataset == "heart"
     ]
-    wanted = [cell for cell in cells if not cell.file(folder).exists()]
+    if options.what == "times":
+        wanted = [cell for cell in cells if cell.file(folder).exists()]
+    else:
+        wanted = [cell for cell in cells if not cell.file(folder).exists()]
     with ThreadPoolExecutor(options.workers) as pool:
         return sum(not done for done in pool.map(partial(start, options=options), wanted))
 
@@ -588,7 +610,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--cell", nargs=3, metavar=("DATASET", "MODEL", "SEED"), help="one cell, in this process")
     options = parser.parse_args()
-    options.models = options.models or (list(MODELS) if options.what == "run" else ["logistic", "xgboost"])
+    options.models = options.models or (["logistic", "xgboost"] if options.what == "ruler" else list(MODELS))
     if options.cell is not None:
         dataset, model, seed = options.cell
         run_one(Cell(dataset, model, int(seed)), options)

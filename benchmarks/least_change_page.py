@@ -408,8 +408,13 @@ def _neighbours(records: list[Record]) -> str:
 
 def quietest(records: list[Record]) -> list[Record]:
     """The cells with the fewest others beside them, by which times are measured: others share caches and memory."""
-    fewest = min(record["machine"]["side by side"] for record in records)
-    return [record for record in records if record["machine"]["side by side"] == fewest]
+    fewest = min(map(beside, records))
+    return [record for record in records if beside(record) == fewest]
+
+
+def beside(record: Record) -> int:
+    """How many cells ran side by side while the times of a cell were measured."""
+    return int(record.get("timed", record["machine"])["side by side"])
 
 
 def _times(records: list[Record]) -> str:
@@ -421,9 +426,9 @@ def _times(records: list[Record]) -> str:
                 for name in (*EFFORTS, "search", *NEIGHBOURS)
             }
             if not all(np.isnan(value) for value in found.values()):
-                beside = quietest(own)[0]["machine"]["side by side"]
+                side = beside(quietest(own)[0])
                 times = {name: _number(v) for name, v in found.items()}
-                rows.append({**_titles(key), "ms for": words, "cells side by side": beside, **times})
+                rows.append({**_titles(key), "ms for": words, "cells side by side": side, **times})
     return _table(rows)
 
 

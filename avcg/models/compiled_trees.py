@@ -93,17 +93,18 @@ class CompiledTrees:
         sizes = np.diff(np.append(self.trees.roots, len(self.trees.nodes.left)))
         return np.repeat(np.arange(len(sizes)), sizes)
 
-    @cached_property
-    def words(self) -> Positions:
-        """(T,) words of bits that hold the leaves of each tree."""
-        return -(-self.leaves[1][self.trees.roots] // _LEAVES)
+    @property
+    def n_leaves(self) -> Positions:
+        """(T,) the number of leaves of each tree."""
+        return self.leaves[1][self.trees.roots]
 
     @property
     def fits_tables(self) -> bool:
         """Whether the trees are small enough to be looked up in tables."""
-        n_words = int(self.words.sum())
+        words = -(-self.n_leaves // _LEAVES)
+        n_words = int(words.sum())
         entries = max(len(nodes) * int(size) for nodes, size in zip(self.nodes, self.bins, strict=True))
-        is_small = n_words <= _MOST_WORDS * len(self.words) and entries * n_words // len(self.words) <= _MOST_ENTRIES
+        is_small = n_words <= _MOST_WORDS * len(words) and entries * n_words // len(words) <= _MOST_ENTRIES
         used = np.array([len(nodes) > 0 for nodes in self.nodes])
         return is_small and int(self.bins[used].sum()) * n_words * 8 <= _MOST_BYTES
 

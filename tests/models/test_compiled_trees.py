@@ -28,7 +28,7 @@ from avcg.io.black_boxes import LightGBM
 from avcg.models import compiled_trees, trees
 from avcg.models.affine import schema_with_gaps
 from avcg.models.judging import Judges, _Frames
-from avcg.models.tree_tables import TreeTables
+from avcg.models.tree_tables import _LARGE, _SMALL, TreeTables
 from avcg.space.encoding import Values
 from avcg.space.frames import new_frame, read_values
 from avcg.space.tabular import TabularSpace
@@ -194,8 +194,26 @@ class TestTheyAreTheModels:
             labels(score, 2),
         )
         Judges(boxes, encoding)
-        assert max(compiled.words.max() for box in boxes for _, compiled in box._compiled) > 1
+        assert max(compiled.n_leaves.max() for box in boxes for _, compiled in box._compiled) > 64
         assert_same(boxes, encoding, probes(boxes, encoding, X), 1e-13)
+
+    @pytest.mark.parametrize("word", [_SMALL, _LARGE])
+    def test_the_lowest_bit_of_any_word_has_a_place_of_its_own(self, word):
+        rng, counts = np.random.default_rng(0), np.arange(word.leaves)
+        above = rng.integers(0, 2**word.leaves, size=(50, word.leaves), dtype=np.uint64).astype(word.kind)
+        words = (above << counts.astype(word.kind)) | (word.kind(1) << counts.astype(word.kind))
+        assert (word.places(words) == word.place_of).all()
+        assert len({0, *word.place_of.tolist()}) == word.leaves + 1
+        assert word.places(np.zeros(1, word.kind)) == 0
+
+    @pytest.mark.parametrize(("leaves", "word"), [(32, _SMALL), (33, _LARGE), (65, _LARGE)])
+    def test_words_are_as_small_as_trees_allow(self, leaves, word):
+        X, score = table()
+        make = encoded(lambda s: DecisionTreeClassifier(max_leaf_nodes=leaves, random_state=s))
+        boxes, encoding = judged(make, X, labels(score, 2))
+        ((_, evaluator),) = Judges(boxes, encoding)._evaluators
+        assert evaluator._word is word
+        assert_same(boxes, encoding, probes(boxes, encoding, X), 0.0)
 
     def test_forests_add_in_their_own_order(self):
         """Ties of a forest are frequent, and must be broken as the forest breaks them."""
