@@ -1,7 +1,7 @@
 """The least change: answers of all efforts beside searches for each row and rows of the data, judged by fresh retrains.
 
     python benchmarks/least_change.py run --models network logistic xgboost --datasets adult heart --seeds 3 --workers 2
-    python benchmarks/least_change.py times --models xgboost lightgbm --seeds 1 --workers 1
+    python benchmarks/least_change.py again --models xgboost lightgbm --seeds 1 --workers 1
     python benchmarks/least_change.py ruler [--models logistic xgboost] [--datasets adult heart sba:2004] [--workers 2]
 
 A cell is a dataset, a kind of model and a seed. It has a model, 40 bootstrap retrains as hypotheses, and 20 more as
@@ -9,8 +9,9 @@ judges, on which nothing was trained. An explainer that promises a survival of 0
 other class, with every effort, at fixed margins and at several typicalities. The methods beside it are a search for
 each row (models with gradients) and rows of the data. A cell runs in a process of its own with one thread, and is
 stored as one file with one line of JSON. Cells that are stored are not run again. A dataset may have a cohort:
-``sba:2004``. `times` measures the times of stored cells again, as many side by side as it is told. `ruler` compares
-with the provably nearest answers. ``least_change_page.py`` makes a page of all this.
+``sba:2004``. `again` measures the times of stored cells again, as many side by side as it is told, and whether more
+effort made an answer worse. `ruler` compares with the provably nearest answers. ``least_change_page.py`` makes a page
+of all this.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ from avcg.files import write_whole
 from avcg.guarantees.certificate import accepted_by
 from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.predictors import Joined
+from avcg.method.acceptance import price
 from avcg.method.query import EFFORTS, Effort, Query, QueryOptions
 from avcg.method.refine import toward_typical
 from avcg.method.search import Search
@@ -330,17 +332,26 @@ def promised(recourse: AVCG, referee: Referee) -> Record:
 
 
 def worse(recourse: AVCG, referee: Referee) -> Record:
-    """Rows whose answer costs more with more effort, at the same margin and by the same price."""
-    search = recourse._search_at(recourse.calibration_.margins())
-    first = search.propose(referee.query(), search.margins(referee.query()))[0]
-    priced = toward_typical(referee.query(), first, search.references, search.config, search.n_typical)
-    costs = {
-        effort: search.acceptance.costs(priced, search.answers(referee.query(effort)))[0] for effort in EFFORTS
-    }  # fmt: skip
-    return {
-        f"{less} to {more}": int((costs[more] > costs[less] + search.config.cost_quantum).sum())
-        for less, more in pairwise(EFFORTS)
-    }
+    """Rows whose answer is worse with more effort, at the same margin.
+
+    An accepted answer is worse if it costs more or is no longer accepted. One that the judges reject is worse if it is
+    farther from being accepted.
+    """
+    search, query = recourse._search_at(recourse.calibration_.margins()), referee.query()
+    first = search.propose(query, search.margins(query))[0]
+    priced = toward_typical(query, first, search.references, search.config, search.n_typical)
+    found = {effort: search.answers(referee.query(effort))[0] for effort in EFFORTS}
+    prices = {effort: price(priced, answers[None])[0] for effort, answers in found.items()}
+    judged = {effort: search.acceptance.judged(answers, query.target, None) for effort, answers in found.items()}
+
+    def is_worse(less: Effort, more: Effort) -> NDArray[np.bool_]:
+        before, after, quantum = judged[less], judged[more], search.config.cost_quantum
+        dearer = after.accepted & (prices[more] > prices[less] + quantum)
+        farther = ~after.accepted & np.where(before.valid, ~after.valid, after.short > before.short + quantum)
+        farther |= ~after.accepted & before.valid & (after.lower < before.lower - quantum)
+        return np.where(before.accepted, dearer | ~after.accepted, farther)
+
+    return {f"{less} to {more}": int(is_worse(less, more).sum()) for less, more in pairwise(EFFORTS)}
 
 
 def frontier(recourse: AVCG, referee: Referee) -> dict[str, list[Record]]:
@@ -478,8 +489,8 @@ def run_cell(cell: Cell, options: argparse.Namespace) -> Record:
     return {**record, "seconds": problem.seconds | clock.laps}
 
 
-def run_times(cell: Cell, options: argparse.Namespace) -> Record:
-    """The record of a stored cell, with times that are measured again."""
+def run_again(cell: Cell, options: argparse.Namespace) -> Record:
+    """The record of a stored cell, with times, and rows that more effort made worse, measured again."""
     record: Record = json.loads(cell.file(folder_of(options)).read_text())
     problem = Problem.of(cell)
     recourse = fitted(problem, cell, Recipe(steps=options.steps) if options.steps else None)
@@ -488,7 +499,13 @@ def run_times(cell: Cell, options: argparse.Namespace) -> Record:
     }
     works |= {name: method.generate for name, method in neighbours(problem, cell.seed).items()}
     many = ("fast", "standard") if cell.model == "network" else ()
-    return {**record, "times": timed(works, problem.unseen, many), "timed": {"side by side": options.workers}}
+    rows = problem.rows(recourse, options.rows, cell.seed)
+    return {
+        **record,
+        "worse": {"rows": len(rows), **worse(recourse, Referee.of(problem, recourse, rows))},
+        "times": timed(works, problem.unseen, many),
+        "timed": {"side by side": options.workers},
+    }
 
 
 def run_ruler(cell: Cell, options: argparse.Namespace) -> Record:
@@ -545,7 +562,7 @@ def _spread(ratios: NDArray[Any]) -> Record:
 
 RUNS: dict[str, Callable[[Cell, argparse.Namespace], Record]] = {
     "run": run_cell,
-    "times": run_times,
+    "again": run_again,
     "ruler": run_ruler,
 }
 
@@ -579,7 +596,7 @@ def start(cell: Cell, options: argparse.Namespace) -> bool:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the cells that are not stored yet, or time those that are; the number that failed."""
+    """Run the cells that are not stored yet, or measure those that are again; the number that failed."""
     folder = folder_of(options)
     folder.mkdir(parents=True, exist_ok=True)
     cells = [
@@ -589,7 +606,7 @@ def run(options: argparse.Namespace) -> int:
         for model in options.models
         if options.what != "ruler" or model == "logistic" or dataset == "heart"
     ]
-    if options.what == "times":
+    if options.what == "again":
         wanted = [cell for cell in cells if cell.file(folder).exists()]
     else:
         wanted = [cell for cell in cells if not cell.file(folder).exists()]
