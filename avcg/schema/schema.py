@@ -89,9 +89,10 @@ class Schema:
         >>> [feature.kind for feature in schema.features]
         ['whole number', 'category', 'ordered category']
         """
-        from avcg.space.frames import infer_features
+        from avcg.space.inspect import inspect
 
-        return cls(infer_features(frame, kinds or {}))
+        schema = inspect(frame, kinds).schema
+        return cls(schema.features, schema.links, schema.max_changes)
 
     def __getitem__(self, name: str) -> Feature:
         if isinstance(name, str):
