@@ -16,7 +16,7 @@ import pandas as pd
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Continuous
 from avcg.schema.schema import Schema
-from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
+from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values, body
 from avcg.space.reading import position_of, read_choices, read_numbers
 from avcg.space.validation import check_names
 
@@ -88,8 +88,8 @@ def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: 
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest number of each numeric column."""
-    values = read_values(frame, schema).numbers
+    """The lowest and the highest number of each numeric column, special codes left out."""
+    values = body(schema, read_values(frame, schema))
     lows, highs = np.nanmin(values, axis=0).tolist(), np.nanmax(values, axis=0).tolist()
     return {f.name: (low, high) for f, low, high in zip(schema.numeric, lows, highs, strict=True)}
 
