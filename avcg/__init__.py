@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from avcg.schema.schema import Schema as Schema
     from avcg.space.base import Space as Space
     from avcg.space.images import ImageSpace as ImageSpace
+    from avcg.space.inspect import inspect as inspect
     from avcg.space.tabular import TabularSpace as TabularSpace
 
 _MODULES = {
@@ -88,6 +89,7 @@ _MODULES = {
     "backtest": "avcg.auditing.backtest",
     "BacktestConfig": "avcg.auditing.backtest",
     "guarantees": "avcg.guarantees",
+    "inspect": "avcg.space.inspect",
     "datasets": "avcg.datasets",
     "dropout_rate_for": "avcg.hypotheses.dropout",
     "errors": "avcg.errors",

@@ -18,7 +18,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 DESIGN = ROOT.parent / "docs" / "explanation" / "design.md"
 # Methods that only forward to a later room or module, because that is where people look for them: (from, to, method).
 FORWARDS = {
-    ("schema.schema", "space.frames", "infer"),
+    ("schema.schema", "space.inspect", "infer"),
     ("schema.schema", "space.frames", "describe"),
     ("schema.schema", "schema.describe", "describe"),
     ("schema.schema", "schema.describe", "__repr__"),

@@ -17,7 +17,8 @@ from avcg.bench.program import INFEASIBLE, Program, add_values, listed_values
 from avcg.bench.ruler import Nearest
 from avcg.errors import SettingError
 from avcg.space.codes import TableCodes
-from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, multiple
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions
+from avcg.space.grids import multiple
 from avcg.space.project import charges, missing_numbers, project
 from avcg.space.reach import number_ends, unit_columns
 

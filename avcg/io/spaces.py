@@ -62,6 +62,8 @@ _SCORED: dict[Any, Any] = {
 def pack_encoding(encoding: Encoding, links: tuple[Link, ...]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """An encoding and the links of its schema as plain values, and arrays by name."""
     arrays = {f"encoding.{name}": getattr(encoding, name) for name in _SCALES}
+    if len(encoding.gaps):
+        arrays["encoding.gaps"] = encoding.gaps
     for i, link in enumerate(links):
         parts: dict[str, NDArray[Any] | None] = {"table": link.table, "known": link.known, "knots": link.knots}
         parts |= {"numbers": link.exact.numbers, "choices": link.exact.choices}
@@ -97,7 +99,7 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
     scales = {name: _array(arrays, f"encoding.{name}", "f", len(schema.numeric)) for name in _SCALES}
     if (scales["low"] > scales["high"]).any():
         raise ArtifactError("The stored range of a column ends before it begins.")
-    encoding = Encoding(schema, packed["scaling"], **scales)
+    encoding = Encoding(schema, packed["scaling"], **scales, gaps=_gaps(arrays, len(schema.numeric)))
     links = tuple(_link(encoding, group, f"link.{i}.", arrays) for i, group in enumerate(schema.links))
     feasible = FeasibleSet.of(encoding, links)
     expected = {"max_changes": np.zeros(1, int), **feasible.arrays()}
@@ -107,6 +109,16 @@ def unpack_encoding(packed: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]
         if f"limits.{name}" in arrays
     }
     return encoding, feasible.with_arrays(limits)
+
+
+def _gaps(arrays: Mapping[str, NDArray[Any]], n: int) -> Floats:
+    """The stored gaps between training rows; explainers without any, and earlier ones, store none."""
+    if "encoding.gaps" not in arrays:
+        return np.zeros((0, 3))
+    gaps = _array(arrays, "encoding.gaps", "f", len(arrays["encoding.gaps"]), 3)
+    if not (np.isin(gaps[:, 0], np.arange(n)) & (gaps[:, 1] < gaps[:, 2])).all():
+        raise ArtifactError("A stored gap of a column ends before it begins, or belongs to no column.")
+    return gaps
 
 
 def _link(encoding: Encoding, group: Sequence[str], start: str, arrays: Mapping[str, NDArray[Any]]) -> Link:

@@ -51,14 +51,18 @@ def _kind(feature: Feature) -> str:
 
 def _values(feature: Feature, data_range: tuple[float, float] | None) -> str:
     if isinstance(feature, Continuous):
+        words = ", not in gaps" if feature.observed else ""
+        if feature.codes:
+            codes = [f"{code:.10g}{' (may be left)' if code in feature.left_codes else ''}" for code in feature.codes]
+            words += f", code{'s' * (len(codes) > 1)} {listed(codes, limit=6)}"
         if feature.low is None and feature.high is None and data_range is None:
-            return "as in the data"
+            return "as in the data" + words
         lowest, highest = (
             ("lowest in the data", "highest in the data") if data_range is None else map(_figure, data_range)
         )
         low = lowest if feature.low is None else f"{feature.low:.10g}"
         high = highest if feature.high is None else f"{feature.high:.10g}"
-        return f"{low} to {high}"
+        return f"{low} to {high}{words}"
     if feature.kind == "yes or no":
         return "no, yes"
     return listed(feature.categories, " < " if feature.ordered else ", ")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
@@ -73,6 +73,10 @@ class Continuous:
             but never creates one.
         cost_per_unit: Price of moving by one unit; None: 1 per standard deviation (per range if scaled to 0 to 1).
         cost_per_change: Price of any change, however small.
+        codes: Values that are no numbers, such as -9 for "not applicable". No answer enters them, and a row that has
+            one keeps it.
+        left_codes: Those of the codes that an answer may leave for a number, which costs 1 and the price of a change.
+        observed: Whether answers stay out of the gaps between the values of the training rows.
 
     >>> Continuous("hours", step=1, low=0, high=99).step
     1
@@ -86,8 +90,12 @@ class Continuous:
     missing: Literal["error", "indicator"] = "error"
     cost_per_unit: float | None = None
     cost_per_change: float = 0.0
+    codes: tuple[float, ...] = ()
+    left_codes: tuple[float, ...] = ()
+    observed: bool = False
 
     def __post_init__(self) -> None:
+        self._check_codes()
         for field in ("step", "low", "high", "cost_per_unit", "cost_per_change"):
             object.__setattr__(self, field, to_python(getattr(self, field)))
         _check_choice(self.change, get_args(Change), f"The 'change' of column {self.name!r}")
@@ -111,6 +119,22 @@ class Continuous:
                 f"No multiple of the step {self.step!r} of column {self.name!r} lies between {self.low!r} and"
                 f" {self.high!r}. Widen the range or make the step smaller."
             )
+
+    def _check_codes(self) -> None:
+        for field in ("codes", "left_codes"):
+            given = getattr(self, field)
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise SchemaError(f"The {field!r} of column {self.name!r} must be a list of numbers. Got {given!r}.")
+            values = [check_finite(to_python(value), f"A code of column {self.name!r}") for value in given]
+            object.__setattr__(self, field, tuple(sorted(set(values))))
+        for code in self.left_codes:
+            if code not in self.codes:
+                raise SchemaError(
+                    f"Column {self.name!r} has no code {code!r} that could be left."
+                    f" {did_you_mean(code, self.codes) if self.codes else 'Name its codes first, with codes.'}"
+                )
+        if not isinstance(self.observed, bool):
+            raise SchemaError(f"The 'observed' of column {self.name!r} must be True or False. Got {self.observed!r}.")
 
     @property
     def decimals(self) -> int:
@@ -136,7 +160,7 @@ class Continuous:
 
     def free(self) -> Continuous:
         """The same column without limits on where it may move."""
-        return replace(self, change="any", low=None, high=None)
+        return replace(self, change="any", low=None, high=None, observed=False)
 
     def with_missing(self) -> Continuous:
         """The same column, which may have missing values."""

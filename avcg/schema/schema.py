@@ -72,13 +72,16 @@ class Schema:
     def infer(cls, frame: Any, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Self:
         """Infer a schema from a pandas or polars frame.
 
-        Numbers stay numbers however few values they have; whole numbers get the step 1. Texts, categories and
-        booleans become categories. Nothing is frozen.
+        Numbers stay numbers however few values they have. They get the step that all values are multiples of: 1 for
+        whole numbers, 0.01 for amounts with two decimals, 100 for amounts in hundreds. Isolated values such as -9 or
+        999 become codes, and gaps between the values are kept free. Texts, categories and booleans become categories.
+        Nothing is frozen. `avcg.inspect` says what was found and why.
 
         Args:
             frame: Rows in the user's own units.
             kinds: Kinds of columns to use instead of the inferred ones, by name: ``"continuous"``, ``"integer"``,
-                ``"boolean"``, ``"categorical"``, or a list of the categories from lowest to highest.
+                ``"boolean"``, ``"categorical"``, or a list of the categories from lowest to highest. A number whose
+                kind is given has the step 1 or none, no codes, and no gaps.
 
         Returns:
             The schema, with the columns in the order of the frame.
@@ -89,9 +92,10 @@ class Schema:
         >>> [feature.kind for feature in schema.features]
         ['whole number', 'category', 'ordered category']
         """
-        from avcg.space.frames import infer_features
+        from avcg.space.inspect import inspect
 
-        return cls(infer_features(frame, kinds or {}))
+        schema = inspect(frame, kinds).schema
+        return cls(schema.features, schema.links, schema.max_changes)
 
     def __getitem__(self, name: str) -> Feature:
         if isinstance(name, str):
@@ -136,7 +140,7 @@ class Schema:
         return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "down")))
 
     def free(self, *columns: str) -> Self:
-        """Lift every limit on where these columns may move. Steps, missing values, prices and links stay."""
+        """Lift every limit on where these columns may move. Steps, missing values, codes, prices and links stay."""
         return self._each(columns, lambda feature: feature.free())
 
     def between(self, column: str, low: float | None = None, high: float | None = None) -> Self:
@@ -173,6 +177,41 @@ class Schema:
                     f" {size!r} instead."
                 )
         return self._with(coarser)
+
+    def codes(self, column: str, *values: float) -> Self:
+        """Say which values of a numeric column are codes and no numbers, such as -9 for "not applicable".
+
+        No answer enters a code, and a row that has one keeps it unless `leave` says that it may be left.
+
+        Args:
+            column: Name of a numeric column.
+            values: All codes of the column, in place of those it has; none: every value of the column is a number.
+        """
+        feature = self._number(column, "codes")
+        kept = tuple(code for code in feature.left_codes if code in values)
+        return self._with(replace(feature, codes=values, left_codes=kept))
+
+    def leave(self, column: str, *codes: float) -> Self:
+        """Answers may leave these codes of a column for a number, as they may fill a missing value.
+
+        That counts as one change and costs 1 and the price of a change, whatever the number.
+
+        Args:
+            column: Name of a numeric column.
+            codes: Codes of the column; none: every code of the column.
+        """
+        feature = self._number(column, "leave")
+        if not feature.codes:
+            raise SchemaError(f"Column {column!r} has no codes. Name them first, e.g. codes({column!r}, -9).")
+        return self._with(replace(feature, left_codes=(*feature.left_codes, *(codes or feature.codes))))
+
+    def observed(self, *columns: str) -> Self:
+        """Answers keep these numbers out of the gaps between the values of the training rows.
+
+        A gap lies between two neighbouring values, with at least 10 rows on each side. It is 10 times as wide as the
+        median distance of neighbours, and wider than 15% of the range of nearly all rows.
+        """
+        return self._each(columns, lambda feature: replace(self._number(feature.name, "observed"), observed=True))
 
     def allow(self, column: str, categories: Iterable[Scalar]) -> Self:
         """Answers may change this column only to these categories; staying is always allowed."""

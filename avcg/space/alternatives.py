@@ -106,7 +106,7 @@ def _moved_numbers(
     units: Flags | None,
     around: Codes | None,
 ) -> _Part:
-    """Each number that leads its unit moved up and down; a missing one is filled with a number around the centre."""
+    """Each number that leads its unit moved up and down; a missing one or a code becomes a number around the centre."""
     leads = np.flatnonzero(feasible.unit[encoding.numeric_columns] == encoding.numeric_columns)
     wanted = np.ones((len(x), len(leads)), bool) if units is None else units[:, encoding.numeric_columns[leads]]
     rows, which = np.nonzero(wanted & ~feasible.limits.directions.frozen[:, leads])
@@ -118,8 +118,9 @@ def _moved_numbers(
         rows, number, sign = rows[kept], number[kept], sign[kept]
     codes, each = x_cf[rows], np.arange(len(rows))
     missing = missing_numbers(encoding, x_cf)[rows, number]
+    special = _at_special(encoding, x_cf)[rows, number]
     at, flag = encoding.number_at[number], encoding.missing_at[number]
-    codes[each, at] = np.where(missing, 0.0, codes[each, at]) + step * sign.astype(np.float32)
+    codes[each, at] = np.where(missing | special, 0.0, codes[each, at]) + step * sign.astype(np.float32)
     codes[each[missing], flag[missing]] = 0.0
     return rows, encoding.numeric_columns[number], codes
 
@@ -181,7 +182,7 @@ def nearer(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, sha
     """
     result, at = np.tile(x_cf, (len(shares), 1, 1)), encoding.number_at
     back = np.array(shares, np.float32)[:, None, None]
-    present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf))
+    present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf) | _at_special(encoding, x))
     result[..., at] += np.where(present, back * (x[:, at] - x_cf[:, at]), np.float32(0.0))
     return project(encoding, feasible, result, x)
 
@@ -199,6 +200,7 @@ def at_cuts(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, cu
         cuts: Ascending numbers by column, in its own units; a number is either below a cut, or at or above it.
     """
     result, present = x_cf.copy(), ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf))
+    present &= ~_at_special(encoding, x)
     for j, feature in enumerate(encoding.numeric):
         column = cuts.get(feature.name, np.zeros(0))
         moved = np.flatnonzero(present[:, j] & (x_cf[:, encoding.number_at[j]] != x[:, encoding.number_at[j]]))
@@ -217,3 +219,10 @@ def at_cuts(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, cu
         scaled = (kept - encoding.center[j]) / encoding.scale[j]
         result[moved, encoding.number_at[j]] = np.where(passed, scaled, x[moved, encoding.number_at[j]])
     return project(encoding, feasible, result[None], x)[0]
+
+
+def _at_special(encoding: Encoding, x: Codes) -> Flags:
+    """(B, n) where a number is a special code, from which there is no way to a number but leaving it."""
+    if not encoding.special[0].shape[1]:
+        return np.zeros((len(x), len(encoding.numeric)), bool)
+    return encoding.at_special(encoding.unscaled(x[:, encoding.number_at])) & ~missing_numbers(encoding, x)

@@ -122,7 +122,9 @@ class TableCodes:
         step, coarse = np.float32(quantum), np.float32(quantum * _COARSE)
         inside = (numbers > low) & (numbers < high) & (numbers != current) & (np.abs(numbers) < coarse)
         rounded = np.rint(np.clip(numbers, -coarse, coarse) / step) * step
-        wanted[..., self.encoding.number_at] = np.where(inside, rounded, numbers)
+        # What stays where it is has no need of rounding, and may be a special code outside its limits.
+        stays = wanted[..., self.encoding.number_at] == current
+        wanted[..., self.encoding.number_at] = np.where(inside, rounded, np.where(stays, current, numbers))
         return self.project(wanted, x)
 
     def project(self, x_cf: Codes, x: Codes) -> Codes:

@@ -8,7 +8,7 @@ that a light scorer can encode rows too.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import zip_longest
 from typing import Literal, Self
@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Continuous
 from avcg.schema.schema import Schema
+from avcg.space.grids import multiple, tidied
+from avcg.space.stretches import find_gaps, pieces_between
 from avcg.space.validation import refuse_far
 
 Floats = NDArray[np.float64]
@@ -28,6 +30,8 @@ Flags = NDArray[np.bool_]
 Scaling = Literal["standard", "minmax"]
 
 _EPS = float(np.finfo(np.float32).eps)
+_CLEAR = 1e-3  # standard deviations that a number without a step stays clear of a special code
+_SIDES = np.array([-1.0, 1.0])
 # From here on float64 no longer holds every whole number: 2**53 may stand for 2**53 + 1.
 EXACT = 2.0**53
 
@@ -63,6 +67,7 @@ class Encoding:
         scale: (n,) what the difference is divided by; 1 for a constant column.
         low: (n,) lowest numbers in the training rows.
         high: (n,) highest numbers in the training rows.
+        gaps: (T, 3) gaps in the values of the training rows: which number, and the values at the two ends.
     """
 
     schema: Schema
@@ -71,15 +76,16 @@ class Encoding:
     scale: Floats
     low: Floats
     high: Floats
+    gaps: Floats = field(default_factory=lambda: np.zeros((0, 3)))
 
     @classmethod
     def fit(cls, schema: Schema, values: Values, scaling: Scaling = "standard") -> Self:
-        """Learn scaling and ranges from training rows.
+        """Learn scaling, ranges and gaps from training rows. Special codes have no part in it.
 
         Raises:
             DataError: If a numeric column has no value at all, or values beyond scaling.
         """
-        numbers = values.numbers
+        numbers = body(schema, values)
         names = [feature.name for feature in schema.numeric]
         empty = np.isnan(numbers).all(axis=0)
         if empty.any():
@@ -95,7 +101,24 @@ class Encoding:
             raise DataError(f"Column {names[int(unscalable.argmax())]!r} holds numbers too large to scale. Rescale it.")
         # A constant column has nothing to scale by. Rounding in the mean can hide that in the standard deviation.
         constant = (low == high) | (scale == 0)
-        return cls(schema, scaling, np.where(constant, low, center), np.where(constant, 1.0, scale), low, high)
+        center, scale = np.where(constant, low, center), np.where(constant, 1.0, scale)
+        return cls(schema, scaling, center, scale, low, high).with_support(schema, numbers)
+
+    def with_support(self, schema: Schema, numbers: Floats, columns: Positions | None = None) -> Self:
+        """The same scaling under a schema, with ranges and gaps learnt from numbers.
+
+        Args:
+            schema: The columns.
+            numbers: (N, n) without special codes.
+            columns: Positions of the numbers that are learnt anew; None: all.
+        """
+        low, high, gaps = self.low.copy(), self.high.copy(), [tuple(gap) for gap in self.gaps]
+        for j in range(len(schema.numeric)) if columns is None else columns.tolist():
+            ends = np.array([np.nanmin(numbers[:, j]), np.nanmax(numbers[:, j])])
+            low[j], high[j] = tidied(schema.numeric[j], ends)
+            found = tidied(schema.numeric[j], find_gaps(numbers[:, j]))
+            gaps = [gap for gap in gaps if gap[0] != j] + [(j, *ends) for ends in found.tolist()]
+        return replace(self, schema=schema, low=low, high=high, gaps=np.array(gaps, np.float64).reshape(-1, 3))
 
     @cached_property
     def numeric(self) -> tuple[Continuous, ...]:
@@ -208,6 +231,55 @@ class Encoding:
     def steps(self) -> Floats:
         """(n,) the step of each number, 0 where there is none."""
         return np.array([feature.step or 0.0 for feature in self.numeric])
+
+    @cached_property
+    def special(self) -> tuple[Floats, Floats]:
+        """(n, m) special codes of each number, and how near to a code a number is that code.
+
+        The tolerance is negative where a column has fewer codes. A number that follows another number has none: it is
+        what its leader says.
+        """
+        codes = [() if feature.name in self._led_by_number else feature.codes for feature in self.numeric]
+        values = np.zeros((len(codes), max(map(len, codes), default=0)))
+        tolerance = np.full(values.shape, -1.0)
+        for j, column in enumerate(codes):
+            values[j, : len(column)] = column
+            far = np.abs(values[j, : len(column)] - self.center[j]) / self.scale[j]
+            tolerance[j, : len(column)] = 4 * _EPS * (1.0 + far) * self.scale[j]
+        return values, tolerance
+
+    def at_special(self, numbers: Floats) -> Flags:
+        """(..., n) whether a number is a special code of its column; False where it is missing."""
+        values, tolerance = self.special
+        return np.asarray((np.abs(numbers[..., None] - values) <= tolerance).any(axis=-1))
+
+    @cached_property
+    def special_prices(self) -> Codes:
+        """(n,) price of leaving a special code, without that of any change: 1, or 0 for followers of a link."""
+        followers = {name for group in self.schema.links for name in group[1:]}
+        return np.array([feature.name not in followers for feature in self.numeric], np.float32)
+
+    @cached_property
+    def pieces(self) -> dict[int, Floats]:
+        """By position of a number, the (m, 2) intervals that gaps and special codes leave; without whole columns."""
+        pieces = {}
+        for j, feature in enumerate(self.numeric):
+            if feature.name in self._led_by_number:
+                continue
+            holes = [(low, high) for i, low, high in self.gaps.tolist() if i == j and feature.observed]
+            for code in feature.codes:
+                # Without a grid, what a float32 code cannot tell from the special code must be kept free too.
+                ends = np.nextafter(code, (-np.inf, np.inf)) if feature.step else code + _CLEAR * self.scale[j] * _SIDES
+                holes.append((float(ends[0]), float(ends[1])))
+            if holes:
+                pieces[j] = pieces_between(holes)
+        return pieces
+
+    @cached_property
+    def _led_by_number(self) -> set[str]:
+        """Names of the columns that follow a number."""
+        groups = [group for group in self.schema.links if isinstance(self.schema[group[0]], Continuous)]
+        return {name for group in groups for name in group[1:]}
 
     @cached_property
     def prices(self) -> Codes:
@@ -355,9 +427,13 @@ class Encoding:
         ]
 
 
-def multiple(count: Floats, step: float, decimals: int) -> Floats:
-    """A multiple of a step, rounded to its decimals: 3 * 0.1 as 0.3."""
-    return count * step if decimals == 0 else np.round(count * step, decimals)
+def body(schema: Schema, values: Values) -> Floats:
+    """(N, n) the numbers of rows, NaN where they are missing or special codes."""
+    numbers = values.numbers.copy()
+    for j, feature in enumerate(schema.numeric):
+        if feature.codes:
+            numbers[np.isin(numbers[:, j], feature.codes), j] = np.nan
+    return numbers
 
 
 def _width(feature: Continuous | Categorical) -> int:

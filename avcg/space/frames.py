@@ -1,4 +1,4 @@
-"""Everything that knows about pandas and polars: read a schema off a frame, read its values, write answers back.
+"""Everything that knows about pandas and polars: read the values of a frame, and write answers back into a copy.
 
 A frame is never rebuilt from values: answers are written into copies of the columns they change, so that dtypes, index,
 column order and every untouched cell stay the user's own.
@@ -6,28 +6,23 @@ column order and every untouched cell stay the user's own.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeAlias
+from collections.abc import Collection
+from typing import Any, TypeAlias
 
 import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 
-from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Continuous, Feature, Scalar
-from avcg.schema.schema import Kind, Schema
-from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
+from avcg.errors import DataError
+from avcg.schema.features import Categorical, Continuous
+from avcg.schema.schema import Schema
+from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values, body
 from avcg.space.reading import position_of, read_choices, read_numbers
 from avcg.space.validation import check_names
 
 # Any eager frame that narwhals reads; pandas and polars are the tested ones.
 Frame: TypeAlias = Any
 Column: TypeAlias = "pd.Series[Any] | nw.Series[Any]"
-
-# What pandas calls a column of objects that are all numbers, or gaps.
-_NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
-# A text column with more different values than this names things (people, addresses) rather than sorting them.
-MOST_CATEGORIES = 256
 
 
 def open_frame(frame: Frame) -> nw.DataFrame[Any]:
@@ -48,108 +43,6 @@ def open_frame(frame: Frame) -> nw.DataFrame[Any]:
     if opened.shape[0] == 0:
         raise DataError("The frame has no rows.")
     return opened
-
-
-def infer_features(frame: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]]) -> tuple[Feature, ...]:
-    """One feature per column; see `Schema.infer`."""
-    opened = open_frame(frame)
-    for name in kinds:
-        if name not in opened.columns:
-            raise SchemaError(f"'kinds' names column {name!r}. {did_you_mean(name, opened.columns)}")
-    return tuple(_infer(opened[name], kinds.get(name)) for name in opened.columns)
-
-
-def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feature:
-    name = series.name
-    if kind is None:
-        kind = _likely_kind(series)
-    feature: Feature
-    if not isinstance(kind, str):
-        if not isinstance(kind, Iterable):
-            _refuse_kind(name, kind)
-        feature = Categorical(name, tuple(kind), ordered=True)
-    elif kind in ("continuous", "integer"):
-        number = Continuous(name, step=1 if kind == "integer" else None)
-        number_column(series, number.with_missing())  # what is not a number is refused now and not when rows are read
-        return number
-    elif kind == "boolean":
-        # A column of 0 and 1 keeps its numbers: answers are written back as it holds them.
-        numeric = series.dtype.is_numeric()
-        feature = Categorical(name, (0, 1) if numeric else (False, True), ordered=True)
-    elif kind == "categorical":
-        feature = _infer_categories(series)
-    else:
-        _refuse_kind(name, kind)
-    category_column(series, feature.with_missing())
-    return feature
-
-
-def _refuse_kind(name: str, kind: object) -> NoReturn:
-    raise SchemaError(
-        f"The kind of column {name!r} must be 'continuous', 'integer', 'boolean', 'categorical' or a list of its"
-        f" categories from lowest to highest. Got {kind!r} instead."
-    )
-
-
-def _likely_kind(series: nw.Series[Any]) -> Kind:
-    dtype = series.dtype
-    if dtype == nw.Boolean:
-        return "boolean"
-    if dtype.is_integer():
-        return "integer"
-    if dtype.is_numeric():
-        return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
-    if dtype in (nw.String, nw.Categorical, nw.Enum):
-        return "categorical"
-    if dtype == nw.Object:
-        found = series.to_numpy()
-        kind = pd.api.types.infer_dtype(found, skipna=True)
-        if kind == "boolean":
-            return "boolean"
-        if kind in _NUMBERS:
-            return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
-        if kind in ("string", "empty"):
-            return "categorical"
-        types = sorted({type(value).__name__ for value in series.drop_nulls().to_numpy()})
-        raise DataError(
-            f"Column {series.name!r} holds values of type {', '.join(types)}, not texts, numbers or booleans alone."
-            " Convert it, e.g. with .astype(str)."
-        )
-    raise DataError(
-        f"Column {series.name!r} is of type {dtype}, which is neither a number, a text nor a boolean. Convert it"
-        " (dates to days since a day that matters), or drop it."
-    )
-
-
-def _number_kind(values: Floats) -> Kind:
-    present = values[np.isfinite(values)]
-    return "integer" if len(present) and (present == np.rint(present)).all() else "continuous"
-
-
-def _infer_categories(series: nw.Series[Any]) -> Categorical:
-    native = series.to_native()
-    if isinstance(native, pd.Series) and isinstance(native.dtype, pd.CategoricalDtype):
-        categories, ordered = native.dtype.categories.tolist(), bool(native.dtype.ordered)
-    elif series.dtype == nw.Enum:
-        categories, ordered = list(series.cat.get_categories()), True
-    else:
-        values = [value for value in series.drop_nulls().unique().to_numpy().tolist() if value == value]
-        try:
-            categories, ordered = sorted(values), False
-        except TypeError:
-            raise DataError(
-                f"Column {series.name!r} mixes values that have no common order, e.g. {enumerate_some(values, 3)}."
-                " Convert it to one type, e.g. .astype(str)."
-            ) from None
-    if not categories:
-        raise DataError(f"Column {series.name!r} has no value in any row. Drop it, or say what it is with kinds=.")
-    if len(categories) > MOST_CATEGORIES:
-        raise DataError(
-            f"Column {series.name!r} has {len(categories)} different values, e.g. {enumerate_some(categories, 3)}: it"
-            f" names rows rather than sorting them (at most {MOST_CATEGORIES} categories are read). Drop it, or group"
-            " its rare values."
-        )
-    return Categorical(series.name, tuple(categories), ordered=ordered)
 
 
 def read_values(frame: Frame, schema: Schema) -> Values:
@@ -195,8 +88,8 @@ def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: 
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
-    """The lowest and the highest number of each numeric column."""
-    values = read_values(frame, schema).numbers
+    """The lowest and the highest number of each numeric column, special codes left out."""
+    values = body(schema, read_values(frame, schema))
     lows, highs = np.nanmin(values, axis=0).tolist(), np.nanmax(values, axis=0).tolist()
     return {f.name: (low, high) for f, low, high in zip(schema.numeric, lows, highs, strict=True)}
 

@@ -21,6 +21,7 @@ from avcg.space.directions import Directions
 from avcg.space.encoding import Encoding, Flags, Positions
 from avcg.space.family import Family
 from avcg.space.ranges import NumberRanges
+from avcg.space.special import SpecialCodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +31,13 @@ class Limits:
     Attributes:
         ranges: Where numbers may be.
         directions: Which way numbers may move.
+        special: Which numbers are codes, and whether they may be left.
         categories: Which categories may be entered.
     """
 
     ranges: NumberRanges
     directions: Directions
+    special: SpecialCodes
     categories: Categories
 
     @classmethod
@@ -48,6 +51,7 @@ class Limits:
         return cls(
             ranges=NumberRanges.of(encoding),
             directions=Directions.of(encoding, change),
+            special=SpecialCodes.of(encoding),
             categories=Categories.of(encoding, change),
         )
 
@@ -59,11 +63,16 @@ class Limits:
     def interval(self, xp: Any, current: Any, missing: Any) -> tuple[Any, Any]:
         """How low and how high each number may go from where it is, in the units of the arrays.
 
+        A special code that may be left is like a missing value: its row may be given any number of the range.
+
         Args:
             xp: numpy or torch; the arrays are of its kind.
             current: (B, n) the numbers.
             missing: (B, n) where there is none; None: there is always one.
         """
+        left = self.special.left(xp, current)
+        if left is not None:
+            missing = left if missing is None else missing | left
         low, high = self.ranges.around(xp, current, missing)
         for family in self.families:
             low, high = family.narrow(xp, current, missing, low, high)

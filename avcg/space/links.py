@@ -14,6 +14,7 @@ import numpy as np
 from avcg.errors import DataError, enumerate_some
 from avcg.schema.features import Categorical, Continuous
 from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Positions, Values
+from avcg.space.grids import tidied
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,10 @@ def _learn(encoding: Encoding, group: Sequence[str], values: Values) -> Link:
     _refuse_blurred(encoding, numeric, exact, names)
     columns = np.concatenate([np.arange(s.start, s.stop) for s in (encoding.slices[f] for f in followers)])
     table = encoding.encode(exact)[:, columns]
-    known = (encoding.on_grid(exact.numbers) == exact.numbers)[:, numeric].all(axis=1)
+    tidy = exact.numbers.copy()
+    for j in numeric:
+        tidy[:, j] = tidied(encoding.numeric[j], tidy[:, j])
+    known = ((encoding.on_grid(tidy) == tidy) & ~encoding.at_special(tidy))[:, numeric].all(axis=1)
     if isinstance(lead, Continuous):
         at = index[leader]
         knots = (values_seen - encoding.center[at]) / encoding.scale[at]

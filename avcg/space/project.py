@@ -5,13 +5,16 @@ numpy alone and in float64 where it matters: this is what people receive, on any
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from avcg.errors import DataError
 from avcg.schema.features import Continuous
 from avcg.space.categories import own_slots
 from avcg.space.constraints import FeasibleSet
-from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values, multiple
+from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values
+from avcg.space.grids import multiple
 from avcg.space.links import enterable_by_leader, follow
 
 # What a float32 code near 1 cannot tell apart, in units of the scale.
@@ -137,15 +140,78 @@ def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, c
         (..., B, n), NaN where a missing number may not be filled.
     """
     low, high = number_limits(feasible, current)
-    value = np.minimum(np.maximum(wanted, low), high)
+    value = _clipped(wanted, low, high, encoding.scale)
+    for step, decimals, at in encoding.grids:
+        on_grid = _nearest_multiple(wanted[..., at], low[:, at], high[:, at], step, decimals)
+        value[..., at] = np.where(np.isnan(on_grid), current[:, at], on_grid)
+    for j in encoding.pieces:
+        nearest = _nearest_in_pieces(encoding, j, wanted[..., j], low[:, j], high[:, j])
+        value[..., j] = np.where(np.isnan(nearest), current[:, j], nearest)
+    return np.where(np.abs(wanted - current) <= np.abs(wanted - value), current, value)
+
+
+def _clipped(wanted: Floats, low: Floats, high: Floats, scale: Any) -> Floats:
+    """The nearest number within bounds, where the low bound is at most the high one."""
+    value: Floats = np.minimum(np.maximum(wanted, low), high)
     # The float32 code of a bound decodes to nearly the bound, e.g. 0 to 2e-09: the bound itself is meant.
     for bound in (low, high):
-        value = np.where(np.abs(value - bound) <= _BLUR * encoding.scale, bound, value)
+        value = np.where(np.abs(value - bound) <= _BLUR * scale, bound, value)
+    return value
+
+
+def _nearest_multiple(wanted: Floats, low: Floats, high: Floats, step: float, decimals: int) -> Floats:
+    """The nearest multiple of a step within bounds, NaN where there is none."""
+    first, last = multiples(low, high, step, decimals)
+    nearest = np.minimum(np.maximum(np.rint(wanted / step), first), last)
+    return np.where(first <= last, multiple(nearest, step, decimals), np.nan)
+
+
+def _nearest_in_pieces(encoding: Encoding, j: int, wanted: Floats, low: Floats, high: Floats) -> Floats:
+    """The number of one column that is nearest to each wanted one, within bounds and outside gaps and special codes.
+
+    Args:
+        encoding: The pieces that gaps and special codes leave, and the grid.
+        j: Position of the column among the numbers.
+        wanted: (..., B) any numbers.
+        low: (B,) lowest allowed numbers.
+        high: (B,) highest allowed numbers.
+
+    Returns:
+        (..., B), NaN where there is none.
+    """
+    step, best = float(encoding.steps[j]), np.full(wanted.shape, np.nan)
+    for bottom, top in encoding.pieces[j].tolist():
+        floor, ceiling = np.maximum(low, bottom), np.minimum(high, top)
+        if step:
+            value = _nearest_multiple(wanted, floor, ceiling, step, encoding.decimals[j])
+        else:
+            inside = _clipped(wanted, floor, ceiling, encoding.scale[j])
+            value = np.where(floor <= ceiling, inside, np.nan)
+        best = np.where(np.isnan(best) | (np.abs(wanted - value) < np.abs(wanted - best)), value, best)
+    return best
+
+
+def movable_ends(encoding: Encoding, feasible: FeasibleSet, current: Floats) -> tuple[Floats, Floats]:
+    """(B, n) lowest and highest numbers that each number may be moved to, in the user's units.
+
+    The ends are on the grid of the column. They are NaN where the number may not be moved to any value, and both the
+    present number where that is the only one.
+
+    Args:
+        encoding: The grids, gaps and special codes.
+        feasible: What is allowed.
+        current: (B, n) numbers of the factuals, NaN where missing.
+    """
+    low, high = (bound.copy() for bound in number_limits(feasible, current))
     for step, decimals, at in encoding.grids:
         first, last = multiples(low[:, at], high[:, at], step, decimals)
-        nearest = np.minimum(np.maximum(np.rint(wanted[..., at] / step), first), last)
-        value[..., at] = np.where(first <= last, multiple(nearest, step, decimals), current[:, at])
-    return np.where(np.abs(wanted - current) <= np.abs(wanted - value), current, value)
+        there = first <= last
+        low[:, at] = np.where(there, multiple(first, step, decimals), np.nan)
+        high[:, at] = np.where(there, multiple(last, step, decimals), np.nan)
+    for j in encoding.pieces:
+        ends = low[:, j], high[:, j]
+        low[:, j], high[:, j] = (_nearest_in_pieces(encoding, j, end, *ends) for end in ends)
+    return low, high
 
 
 def number_limits(feasible: FeasibleSet, current: Floats) -> tuple[Floats, Floats]:
@@ -247,6 +313,9 @@ def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     difference[..., at[can_miss]] *= (1 - x_cf[..., gaps]) * (1 - x[..., gaps])
     moved[..., can_miss] |= difference[..., gaps] > 0
     cost = difference * encoding.prices
+    if encoding.special[0].shape[1]:
+        left = encoding.at_special(encoding.unscaled(x[:, at])) & ~missing_numbers(encoding, x)
+        cost[..., at] = np.where(left & moved, encoding.special_prices, cost[..., at])
     cost[..., at] += moved * encoding.change_prices
     return cost
 
@@ -265,8 +334,13 @@ def pairwise_distance(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
     flags[encoding.number_at] = False
     prices, mine, theirs = encoding.prices[flags], x[:, flags], rows[:, flags]
     result = np.asarray((mine @ prices)[:, None] + theirs @ prices - (mine * (2 * prices)) @ theirs.T, np.float32)
-    for j in encoding.number_at:
-        result += np.abs(encoding.prices[j] * x[:, j, None] - encoding.prices[j] * rows[:, j])
+    special = [encoding.at_special(encoding.unscaled(codes[:, encoding.number_at])) for codes in (x, rows)]
+    for i, j in enumerate(encoding.number_at):
+        part = np.abs(encoding.prices[j] * x[:, j, None] - encoding.prices[j] * rows[:, j])
+        if special[0][:, i].any() or special[1][:, i].any():
+            either = special[0][:, None, i] | special[1][:, i]
+            part = np.where(either, (x[:, j, None] != rows[:, j]) * encoding.special_prices[i], part)
+        result += part
     return result
 
 
@@ -333,14 +407,28 @@ def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, 
     """(N, n) numbers that are not allowed, if they changed."""
     low, high = number_limits(feasible, factuals.numbers)
     value = answers.numbers
-    broken = np.isnan(value) | (value < low) | (value > high) | feasible.limits.directions.frozen
+    never = feasible.limits.directions.frozen | _broken_support(encoding, answers, factuals)
+    broken = np.isnan(value) | (value < low) | (value > high) | never
     for step, decimals, at in encoding.grids:  # in steps: a float32 column holds 0.3 only approximately
         count = value[:, at] / step
         first, last = multiples(low[:, at], high[:, at], step, decimals)
         nearest = np.rint(count)
         off = np.abs(count - nearest) > 1e-6 * np.maximum(1.0, np.abs(count))
-        frozen = feasible.limits.directions.frozen[:, at]
-        broken[:, at] = np.isnan(count) | off | (nearest < first) | (nearest > last) | frozen
+        broken[:, at] = np.isnan(count) | off | (nearest < first) | (nearest > last) | never[:, at]
+    return broken
+
+
+def _broken_support(encoding: Encoding, answers: Values, factuals: Values) -> Flags:
+    """(N, n) numbers that are a special code, come from one that may not be left, or lie in a gap, if they changed."""
+    broken = np.zeros(answers.numbers.shape, bool)
+    for j in encoding.pieces:
+        feature, value = encoding.numeric[j], answers.numbers[:, j]
+        kept = [code for code in feature.codes if code not in feature.left_codes]
+        broken[:, j] = np.isin(value, feature.codes) | np.isin(factuals.numbers[:, j], kept)
+        for i, low, high in encoding.gaps.tolist():
+            if i == j and feature.observed:
+                slack = 1e-6 * (high - low + max(abs(low), abs(high)))  # a float32 column rounds the ends
+                broken[:, j] |= (value > low + slack) & (value < high - slack)
     return broken
 
 

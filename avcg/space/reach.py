@@ -12,9 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from avcg.space.constraints import FeasibleSet
-from avcg.space.encoding import Codes, Encoding, Floats, Positions, multiple
+from avcg.space.encoding import Codes, Encoding, Floats, Positions
+from avcg.space.grids import multiple
 from avcg.space.links import Link, between_knots
-from avcg.space.project import allowed_entries, missing_numbers, multiples, number_limits, project
+from avcg.space.project import allowed_entries, missing_numbers, movable_ends, number_limits, project
 
 # A float32 code is known up to so much, relative to 1 plus its size.
 _BLUR = 8 * float(np.finfo(np.float32).eps)
@@ -30,19 +31,9 @@ def unit_columns(encoding: Encoding, feasible: FeasibleSet) -> dict[int, Positio
 
 
 def number_ends(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> tuple[Floats, Floats]:
-    """(B, n) lowest and highest numbers, in the user's units, that each number may be moved to.
-
-    The ends are on the grid of the column. They are NaN where the number may not be moved to any value, and both the
-    present number where that is the only one.
-    """
+    """(B, n) lowest and highest numbers that each number of encoded rows may be moved to; see `movable_ends`."""
     current = np.where(missing_numbers(encoding, x), np.nan, encoding.unscaled(x[:, encoding.number_at]))
-    low, high = (bound.copy() for bound in number_limits(feasible, current))
-    for step, decimals, at in encoding.grids:
-        first, last = multiples(low[:, at], high[:, at], step, decimals)
-        there = first <= last
-        low[:, at] = np.where(there, multiple(first, step, decimals), np.nan)
-        high[:, at] = np.where(there, multiple(last, step, decimals), np.nan)
-    return low, high
+    return movable_ends(encoding, feasible, current)
 
 
 def each_value(encoding: Encoding, feasible: FeasibleSet, x: Codes, first: Floats, count: Floats) -> Codes:

@@ -84,6 +84,7 @@ class Relaxation:
     cap: Tensor
     prices: Tensor
     change_prices: Tensor
+    special_prices: Tensor
     counted: Tensor  # (n,) 1 for numbers that count as changes of their own, 0 for followers of a link
     counted_slots: Tensor  # (M,) the same for the slots of categories
     first_slots: Tensor
@@ -126,6 +127,7 @@ class Relaxation:
             "cap": feasible.cap(encoding),
             "prices": encoding.prices,
             "change_prices": encoding.change_prices,
+            "special_prices": encoding.special_prices,
             "counted": own[encoding.number_at],
             "counted_slots": own[encoding.slot_at],
             "first_slots": encoding.first_slots,
@@ -142,16 +144,7 @@ class Relaxation:
         """See `TabularSpace.relax`."""
         current, missing, low, high = self._interval(x)
         frozen = self.limits.directions.frozen
-        numbers, parts = raw.index_select(-1, self.number_at), []
-        if gates is not None:
-            moved = (
-                torch.where(gates, numbers, current)
-                if gates.dtype == torch.bool
-                else current + gates * (numbers - current)
-            )
-            # A missing number has no present value: its gate is the share that is filled, the number is as proposed.
-            numbers = moved if missing is None else torch.where(missing, numbers, moved)
-        numbers = inward_clamp(numbers, low, high)
+        numbers, parts = self._moved_numbers(raw, current, missing, low, high, gates), []
         if torch.is_grad_enabled():  # clamping alone lets half a gradient pass at a tie
             numbers = torch.where(frozen, current, numbers)
         if missing is not None:
@@ -169,6 +162,26 @@ class Relaxation:
         for link in self.links:
             result = self._follow(link, result, x)
         return result
+
+    def _moved_numbers(
+        self, raw: Tensor, current: Tensor, missing: Tensor | None, low: Tensor, high: Tensor, gates: Tensor | None
+    ) -> Tensor:
+        """The proposed numbers, moved by the share of their gates and clamped to their limits."""
+        numbers, left = raw.index_select(-1, self.number_at), self.limits.special.left(torch, current)
+        if gates is None:
+            clamped = inward_clamp(numbers, low, high)
+            return clamped if left is None else torch.where(left & (numbers == current), current, clamped)
+        # A special code lies outside its limits: it is left for a number inside them, by the share of its gate.
+        proposed = numbers if left is None else torch.where(left, inward_clamp(numbers, low, high), numbers)
+        moved = (
+            torch.where(gates, proposed, current)
+            if gates.dtype == torch.bool
+            else current + gates * (proposed - current)
+        )
+        # A missing number has no present value: its gate is the share that is filled, the number is as proposed.
+        numbers = moved if missing is None else torch.where(missing, proposed, moved)
+        clamped = inward_clamp(numbers, low, high)
+        return clamped if left is None else torch.where(left, numbers, clamped)
 
     def constraint_features(self, x: Tensor, reach: float = REACH) -> Tensor:
         """See `TabularSpace.constraint_features`."""
@@ -188,7 +201,14 @@ class Relaxation:
             moved = moved | (can_miss & (difference[..., gap] > 0))
             difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * both)
         likely = moved.to(x.dtype) if gates is None else moved * gates
-        return difference @ self.prices + likely @ self.change_prices
+        left = self.limits.special.left(torch, x[:, self.number_at])
+        if left is None:
+            return difference @ self.prices + likely @ self.change_prices
+        if (self.encoding.missing_at >= 0).any():
+            left = left & ~((self.missing_at >= 0) & (x[:, self.missing_at.clamp(min=0)] > 0.5))
+        # From a special code there is no distance to a number, only a change.
+        difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * ~left)
+        return difference @ self.prices + likely @ self.change_prices + (likely * left) @ self.special_prices
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.count_changes`."""

@@ -23,7 +23,7 @@ from avcg.space import frames
 from avcg.space.base import Delivery, Space
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
-from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values
+from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values, body
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
 from avcg.space.project import (
@@ -151,9 +151,11 @@ class TabularSpace:
             )
         self._check_rows(len(factuals))
         answers = restore(self.encoding, self.feasible, codes, factuals)
-        # Any allowed point does for a gap: a number in a narrower dtype is rounded toward it.
-        middle = np.add(*number_limits(self.feasible, factuals.numbers)) / 2
-        inside = np.where(np.isnan(factuals.numbers), middle, factuals.numbers)
+        # A number in a narrower dtype is rounded toward the factual's, or toward the middle of what is allowed where
+        # the factual's is missing or a special code.
+        low, high = number_limits(self.feasible, factuals.numbers)
+        allowed = (factuals.numbers >= low) & (factuals.numbers <= high)
+        inside = np.where(allowed, factuals.numbers, (low + high) / 2)
         changed = changes(self.encoding, answers, factuals)
         return frames.write_values(like, self.encoding, answers, changed, toward=inside), changed
 
@@ -333,18 +335,17 @@ class TabularSpace:
         Raises:
             SchemaError: If a column is another, since predictors would read it differently.
         """
-        encoding = replace(self.encoding, schema=schema)
-        different = self.encoding.difference(encoding)
+        different = self.encoding.difference(replace(self.encoding, schema=schema))
         if different is not None:
             raise SchemaError(
                 f"The hypotheses read column {different!r} differently from this schema. Give the schema they were"
                 " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
             )
-        return replace(
-            self,
-            encoding=encoding,
-            feasible=FeasibleSet.of(encoding, learn_links(encoding, frames.read_values(X, schema))),
-        )
+        values = frames.read_values(X, schema)
+        # What is a code in one schema and a number in the other has a part in ranges and gaps in one of them only.
+        recoded = [old.codes != new.codes for old, new in zip(self.schema.numeric, schema.numeric, strict=True)]
+        encoding = self.encoding.with_support(schema, body(schema, values), np.flatnonzero(recoded))
+        return replace(self, encoding=encoding, feasible=FeasibleSet.of(encoding, learn_links(encoding, values)))
 
     def restrict(
         self,

@@ -15,6 +15,7 @@ X = pd.DataFrame(
         "pay": [1.0, 2.5, 3.0, 4.0, 2.0],
         "job": ["clerk", "nurse", "smith", "clerk", "nurse"],
         "level": [1, 2, 3, 1, 2],
+        "months": [-9, 0, 12, 24, -9],
         "grade": pd.Categorical(["low", "mid", "high", "mid", "low"], ["low", "mid", "high"], ordered=True),
     }
 )
@@ -25,12 +26,18 @@ LIMITS = {
     "only_down": [lambda s: s.only_down("pay"), lambda s: s.only_down("grade")],
     "between": [lambda s: s.between("age", 25, 45), lambda s: s.between("pay", low=2)],
     "allow": [lambda s: s.allow("job", ["nurse", "smith"])],
+    "observed": [lambda s: s.observed("age", "pay")],
     "forbid": [lambda s: s.forbid("job", "clerk", "smith").forbid("grade", "low", "high")],
 }
 # Of these `free` takes nothing back.
 OTHERS = {
     "step": [lambda s: s.step("age", 5), lambda s: s.step("pay", 0.5)],
     "allow_missing": [lambda s: s.allow_missing("pay", "job")],
+    "codes": [lambda s: s.codes("months", -9), lambda s: s.codes("age", 30, 37), lambda s: s.codes("pay", 2.5, 99)],
+    "leave": [
+        lambda s: s.codes("months", -9).leave("months"),
+        lambda s: s.codes("months", -9, 12).leave("months", -9).only_up("months"),
+    ],
     "link": [lambda s: s.link("job", "level"), lambda s: s.link("level", "job")],
     "cost": [lambda s: s.cost("age", per_unit=2, per_change=0.5), lambda s: s.cost("job", per_change=3)],
     "at_most": [lambda s: s.at_most(2)],
