@@ -16,7 +16,10 @@ import pandas as pd
 from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, Continuous, Feature, Scalar
 from avcg.schema.schema import Kind, Schema
+from avcg.space.dummies import flags_of_positions, positions_of_flags
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
+from avcg.space.flag_columns import flag_column, with_flags
+from avcg.space.grouping import MOST_CATEGORIES, find_groups, find_kept, grouped_feature
 from avcg.space.reading import position_of, read_choices, read_numbers
 from avcg.space.validation import check_names
 
@@ -26,8 +29,6 @@ Column: TypeAlias = "pd.Series[Any] | nw.Series[Any]"
 
 # What pandas calls a column of objects that are all numbers, or gaps.
 _NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
-# A text column with more different values than this names things (people, addresses) rather than sorting them.
-MOST_CATEGORIES = 256
 
 
 def open_frame(frame: Frame) -> nw.DataFrame[Any]:
@@ -50,13 +51,29 @@ def open_frame(frame: Frame) -> nw.DataFrame[Any]:
     return opened
 
 
-def infer_features(frame: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]]) -> tuple[Feature, ...]:
-    """One feature per column; see `Schema.infer`."""
+def infer_features(
+    frame: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]]
+) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
+    """The features of a frame, and the columns that are kept; see `Schema.infer`."""
     opened = open_frame(frame)
     for name in kinds:
         if name not in opened.columns:
             raise SchemaError(f"'kinds' names column {name!r}. {did_you_mean(name, opened.columns)}")
-    return tuple(_infer(opened[name], kinds.get(name)) for name in opened.columns)
+    kept = tuple(columns[0] for columns, _, _ in find_kept(opened, kinds))
+    groups: dict[str, Categorical] = {}
+    for columns, found, _ in find_groups(opened, kinds):
+        if found != "dropped category":
+            feature = grouped_feature(columns, found, (*opened.columns, *(group.name for group in groups.values())))
+            groups |= dict.fromkeys(columns, feature)
+    features = (
+        groups.get(name) or _infer(opened[name], kinds.get(name)) for name in opened.columns if name not in kept
+    )
+    if len(kept) == len(opened.columns):
+        raise DataError(
+            f"All columns are dates, identifiers or free texts, which never change: {enumerate_some(kept)}. Say what"
+            " one of them is with kinds=, or add a column."
+        )
+    return tuple(dict.fromkeys(features)), kept
 
 
 def _infer(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feature:
@@ -160,7 +177,7 @@ def read_values(frame: Frame, schema: Schema) -> Values:
     """
     # pandas is read without an interface around it, which would cost more than a single row does.
     columns = frame if isinstance(frame, pd.DataFrame) and len(frame) else open_frame(frame)
-    check_names(list(columns.columns), schema.names)
+    check_names(list(columns.columns), schema.columns, schema.kept)
     values = Values(
         np.empty((columns.shape[0], len(schema.numeric))),
         np.empty((columns.shape[0], len(schema.categorical)), np.intp),
@@ -191,7 +208,7 @@ def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: 
             values.numbers[:, j] = number_column(columns[number.name], number)
     for j, choice in enumerate(schema.categorical):
         if choice.name in names:
-            values.choices[:, j] = category_column(columns[choice.name], choice)
+            values.choices[:, j] = category_positions(columns, choice)
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
@@ -218,6 +235,14 @@ def number_column(column: Column, feature: Continuous) -> Floats:
     if np.isinf(numbers).any() or (feature.missing == "error" and np.isnan(numbers).any()):
         read_numbers(feature, numbers.tolist())  # which says what is wrong
     return numbers
+
+
+def category_positions(columns: Any, feature: Categorical) -> Positions:
+    """A categorical feature of a frame as positions in its list of categories, from its column or columns."""
+    if feature.columns is None:
+        return category_column(columns[feature.name], feature)
+    flags = np.stack([flag_column(columns[name]) for name in feature.columns], axis=1)
+    return positions_of_flags(feature, flags)
 
 
 def category_column(column: Column, feature: Categorical) -> Positions:
@@ -259,7 +284,11 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
-        column, i = answers[feature.name], encoding.kind_index[j]
+        i = encoding.kind_index[j]
+        if isinstance(feature, Categorical) and feature.columns is not None:
+            answers = with_flags(answers, feature, at, values.choices[at, i], _with_cells)
+            continue
+        column = answers[feature.name]
         if isinstance(feature, Continuous):
             new = _fit_numbers(column, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
             if feature.step is not None and feature.decimals == 0:
@@ -271,11 +300,16 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         else:
             column = _with_categories(column, feature)
             new = _labels(feature)[values.choices[at, i]]
-        if isinstance(column, pd.Series):
-            answers[feature.name] = _replaced(column, at, new)
-        else:
-            answers = answers.with_columns(_scattered(column, at, new))
+        answers = _with_cells(answers, column, at, new)
     return answers if isinstance(answers, pd.DataFrame) else answers.to_native()
+
+
+def _with_cells(frame: Any, column: Column, at: Positions, new: np.ndarray[Any, Any]) -> Any:
+    """A frame with some cells of a column replaced; a frame of pandas is written into."""
+    if isinstance(column, pd.Series):
+        frame[column.name] = _replaced(column, at, new)
+        return frame
+    return frame.with_columns(_scattered(column, at, new))
 
 
 def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
@@ -288,6 +322,10 @@ def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
             whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
             whole &= bool((np.abs(column) < 2.0**63).all())
             columns[feature.name] = column.astype(np.int64) if whole else column
+        elif feature.columns is not None:
+            flags = flags_of_positions(feature, values.choices[:, i])
+            missing = np.isnan(flags).any()
+            columns |= dict(zip(feature.columns, flags.T if missing else flags.T.astype(np.int64), strict=True))
         else:
             gaps = values.choices[:, i] == len(feature.categories)
             labels = _labels(feature)
