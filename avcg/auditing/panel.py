@@ -29,6 +29,7 @@ from avcg.method.delivery import needed_votes, statuses
 from avcg.models.black_box import BlackBox
 from avcg.models.decision import DecisionRule, of_target
 from avcg.models.sklearn import convertible
+from avcg.space.dummies import in_entries
 from avcg.space.encoding import Flags, Positions
 from avcg.space.frames import open_frame, take_rows
 from avcg.space.tabular import TabularSpace, table_of
@@ -291,8 +292,7 @@ def _packaged(
     same = distance == 0
     table = table_of(space)
     if table is not None:
-        positions = [table.schema.names.index(name) for name in open_frame(factuals).columns]
-        changed = table.changed(answers, factuals)[:, positions]
+        changed = in_entries(table.schema, open_frame(factuals).columns, table.changed(answers, factuals))
         same = ~changed.any(axis=1)
     mean = (len(after.valid) > 1) & (after.margin.mean(axis=0) >= 0)
     immovable = space.immovable(space.encode(factuals)).numpy()
@@ -309,6 +309,7 @@ def _packaged(
         repeated=np.zeros(len(target), bool),
         certificate=None,
         survival=survival,
+        groups=() if table is None else table.schema.grouped,
     )
 
 
@@ -345,7 +346,7 @@ class InForce:
         check_is_fitted(explainer)
         self._explainer, self.classes_ = explainer, explainer.classes_
         if explainer.space_.schema is not None:
-            self.feature_names_in_ = np.array(explainer.space_.schema.names, object)
+            self.feature_names_in_ = np.array(explainer.space_.schema.columns, object)
 
     def predict_proba(self, rows: Any) -> Floats:
         """(N, C) probabilities of rows in user units."""

@@ -125,6 +125,7 @@ def concatenate(parts: Sequence[Counterfactuals]) -> Counterfactuals:
         certificate=certificate,
         survival=first.survival,
         statements=tuple(dict.fromkeys(statement for part in parts for statement in part.statements)),
+        groups=first.groups,
         **arrays,
     )
 

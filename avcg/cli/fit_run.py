@@ -28,7 +28,7 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
-from avcg.space.inspect import MOST_CATEGORIES
+from avcg.space.grouping import MOST_CATEGORIES
 from avcg.space.tabular import TabularSpace, table_of
 
 # How retrains differ, of the families that need no moments of the rows.

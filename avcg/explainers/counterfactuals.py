@@ -5,8 +5,9 @@ from __future__ import annotations
 import html
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any
 
 import narwhals.stable.v2 as nw
@@ -19,8 +20,10 @@ from avcg.explainers.records import MEANING, UNCHANGED, Option, Row
 from avcg.guarantees.bounds import Floats
 from avcg.guarantees.certificate import Certificate
 from avcg.guarantees.statement import Statement, summary
+from avcg.schema.features import Categorical
+from avcg.space.dummies import entries_of
 from avcg.space.encoding import Flags
-from avcg.space.frames import take_rows
+from avcg.space.frames import category_positions, take_rows
 from avcg.space.serialize import pack_rows, to_json, unpack_rows
 
 _FORMAT, _VERSION = "avcg.counterfactuals", 2
@@ -41,11 +44,12 @@ class Counterfactuals:
         probability: (N,) probability of the target for the answer, by the deployed model.
         probability_before: (B,) probability of the target for the factual, by the deployed model.
         distance: (N,) cost of the change, at the schema's prices.
-        changed: (N, columns) whether each cell differs from the factual; None for images.
+        changed: (N, entries) whether each entry of `entries` differs from the factual; None for images.
         repeated: (N,) whether the answer is the same as an earlier one to its row, because no other was found.
         certificate: Votes of the held-out models, and what they prove; None if no models are held out.
         survival: Share of the held-out models that must accept an answer for it to be ``ok``.
         statements: What is promised to the people whose advice aims at each target; empty without calibration.
+        groups: Features that are several columns of the frames.
     """
 
     factuals: Any
@@ -61,6 +65,7 @@ class Counterfactuals:
     certificate: Certificate | None
     survival: float
     statements: tuple[Statement, ...] = ()
+    groups: tuple[Categorical, ...] = ()
 
     def __len__(self) -> int:
         return len(self.target)
@@ -115,6 +120,7 @@ class Counterfactuals:
             certificate=None if self.certificate is None else self.certificate.take(each),
             survival=self.survival,
             statements=self.statements,
+            groups=self.groups,
         )
 
     @property
@@ -123,7 +129,7 @@ class Counterfactuals:
         return " ".join(summary(self.statements))
 
     def changes(self) -> pd.DataFrame:
-        """A table of the changed cells, one line for each.
+        """A table of the changes, one line for each cell, or for each feature that is several columns.
 
         Returns:
             A frame with columns ``column``, ``before`` and ``after``, in user units, under the index of the answers.
@@ -134,8 +140,8 @@ class Counterfactuals:
         if self.changed is None:
             raise DataError("Images have no columns to list. Compare .frame with the factuals instead.")
         at, columns = np.nonzero(self.changed)
-        names = self._names
-        before, after = self._cells(self.factuals), self._cells(self.answers)
+        names = self.entries
+        before, after = (list(self.cells(frame).values()) for frame in (self.factuals, self.answers))
         return pd.DataFrame(
             {
                 "column": [names[j] for j in columns],
@@ -152,24 +158,26 @@ class Counterfactuals:
     def __iter__(self) -> Iterator[Row]:
         """Iterate over the rows with their answers, as plain values."""
         labels = self.factuals.index if isinstance(self.factuals, pd.DataFrame) else range(len(self))
-        cells = None if self.changed is None else (self._cells(self.factuals), self._cells(self.answers))
+        frames = () if self.changed is None else (self.factuals, self.answers)
+        cells = [(_columns(frame), self.cells(frame)) for frame in frames]
         for i, label in enumerate(labels):
             options = tuple(self._option(i, i * self.n + k, cells) for k in range(self.n))
             yield Row(label, to_json(self.target[i]), options, float(self.probability_before[i]))
 
-    def _option(self, row: int, at: int, cells: tuple[list[Any], list[Any]] | None) -> Option:
+    def _option(self, row: int, at: int, cells: Sequence[tuple[dict[str, list[Any]], dict[str, list[Any]]]]) -> Option:
         """The answer at a position, as plain values.
 
         Args:
             row: Position of the row it answers.
             at: Position among the N answers.
-            cells: Values of all columns of the factuals, and of the answers; None for images.
+            cells: Values by column and by entry of the factuals, and of the answers; empty for images.
         """
         changes, values = {}, {}
-        if cells is not None and self.changed is not None:
-            names, (before, after) = self._names, cells
-            values = {name: after[j][at] for j, name in enumerate(names)}
-            changes = {names[j]: (before[j][row], after[j][at]) for j in np.flatnonzero(self.changed[at])}
+        if cells and self.changed is not None:
+            (_, before), (columns, after) = cells
+            values = {name: column[at] for name, column in columns.items()}
+            names = [self.entries[j] for j in np.flatnonzero(self.changed[at])]
+            changes = {name: (before[name][row], after[name][at]) for name in names}
         certificate = self.certificate
         return Option(
             status=str(self.statuses[at]),
@@ -185,15 +193,20 @@ class Counterfactuals:
             harmed=_at(None if certificate is None else certificate.harmed, at),
         )
 
-    @property
-    def _names(self) -> list[str]:
-        """The names of all columns."""
-        return [str(name) for name in nw.from_native(self.factuals, eager_only=True).columns]
+    @cached_property
+    def entries(self) -> list[str]:
+        """What the columns say, in their order: names of columns, and of a feature that is several columns once."""
+        columns = nw.from_native(self.factuals, eager_only=True).columns
+        return entries_of(self.groups, [str(name) for name in columns])
 
-    def _cells(self, frame: Any) -> list[list[Any]]:
-        """The values of every column of a frame, as plain Python values."""
-        columns = nw.from_native(frame, eager_only=True)
-        return [[to_json(value) for value in columns[name].to_list()] for name in self._names]
+    def cells(self, frame: Any) -> dict[str, list[Any]]:
+        """The plain Python values of a frame of such rows by entry; of several columns, the category they hold."""
+        columns = _columns(frame)
+        for feature in self.groups:
+            held = category_positions(nw.from_native(frame, eager_only=True), feature.with_missing())
+            labels = [*feature.categories, None]
+            columns[feature.name] = [labels[position] for position in held.tolist()]
+        return {name: columns[name] for name in self.entries}
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())
@@ -245,6 +258,10 @@ class Counterfactuals:
                 "repeated": self.repeated.astype(int).tolist(),
                 "certificate": certificate,
                 "statements": [statement.to_dict() for statement in self.statements],
+                "groups": [
+                    {"name": f.name, "categories": f.categories, "ordered": f.ordered, "columns": f.columns}
+                    for f in self.groups
+                ],
             },
             allow_nan=False,
         )
@@ -297,9 +314,16 @@ class Counterfactuals:
                 probability_before=_floats(stored["probability_before"]),
                 distance=_floats(stored["distance"]),
                 statements=tuple(Statement.from_dict(entry) for entry in stored["statements"]),
+                groups=tuple(Categorical(**entry) for entry in stored.get("groups", ())),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"These answers are incomplete or damaged: {error}. Store the answers again.") from None
+
+
+def _columns(frame: Any) -> dict[str, list[Any]]:
+    """The plain Python values of a frame by column."""
+    columns = nw.from_native(frame, eager_only=True)
+    return {str(name): [to_json(value) for value in columns[name].to_list()] for name in columns.columns}
 
 
 def _at(counts: NDArray[np.int64] | None, at: int) -> int | None:

@@ -89,6 +89,7 @@ class Packaging:
             certificate=certificate,
             survival=self.survival,
             statements=tuple(statements[label] for label in aims if label in statements),
+            groups=() if space.schema is None else space.schema.grouped,
         )
 
     def _votes(self, query: Query, read: Any, decoded: Delivery) -> tuple[Certificate | None, Flags]:

@@ -23,7 +23,7 @@ from torch.nn.utils import skip_init
 
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some
 from avcg.models.adapter import as_rows
-from avcg.schema.features import Continuous, Feature
+from avcg.schema.features import Continuous, Feature, columns_of
 from avcg.schema.schema import Schema
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.space.frames import Frame, open_frame, read_values, take_rows, write_values
@@ -43,7 +43,9 @@ _MISSING = "a missing value"
 
 
 def schema_with_gaps(X: Any) -> Schema:
-    """The schema inferred from rows, allowing missing values in the columns that have any.
+    """The schema inferred from rows that a model reads, allowing missing values in the columns that have any.
+
+    A model can read any number, so that identifiers that are numbers are frozen features here.
 
     Args:
         X: Rows as a frame or a 2-dimensional array.
@@ -52,7 +54,10 @@ def schema_with_gaps(X: Any) -> Schema:
     ['indicator', 'error']
     """
     rows = as_rows(X)
-    schema = Schema.infer(rows)
+    schema, opened = Schema.infer(rows), open_frame(rows)
+    numbered = [name for name in schema.kept if opened[name].dtype.is_numeric()]
+    if numbered:
+        schema = Schema.infer(rows, kinds=dict.fromkeys(numbered, "integer")).freeze(*numbered)
     values = read_values(rows, schema.allow_missing(*schema))
     numbers = [f.name for f, column in zip(schema.numeric, values.numbers.T, strict=True) if np.isnan(column).any()]
     choices = [
@@ -269,11 +274,14 @@ class Probe:
 
     def _rows_with(self, table: Floats) -> Frame:
         """Rows of the kind of X: its own cells for values that it has, written cells for all others."""
-        columns, absent = {}, np.zeros(table.shape, bool)
+        columns: dict[str, nw.Series[Any]] = {}
+        absent = np.zeros(table.shape, bool)
         for j, (feature, (distinct, first)) in enumerate(zip(self._features, self._distinct, strict=True)):
             at = np.minimum(np.searchsorted(distinct, table[:, j]), len(distinct) - 1)
             absent[:, j] = (distinct[at] != table[:, j]) & ~(np.isnan(distinct[at]) & np.isnan(table[:, j]))
-            columns[feature.name] = self._frame[feature.name][first[at]]
+            columns |= {name: self._frame[name][first[at]] for name in columns_of(feature)}
+        kept = [name for name in self.space.schema.kept if name in self._frame.columns]
+        columns |= {name: self._frame[name][[0] * len(table)] for name in kept}
         frame = _side_by_side([columns[name] for name in self._frame.columns])
         if not absent.any():
             return frame
@@ -281,7 +289,8 @@ class Probe:
         missing = self._encoding.missing(values)
         frame = write_values(frame, self._encoding, values, absent & ~missing, values.numbers)
         for j in np.flatnonzero((absent & missing).any(axis=0)).tolist():
-            frame = _with_missing(frame, self._features[j].name, absent[:, j] & missing[:, j])
+            for name in columns_of(self._features[j]):
+                frame = _with_missing(frame, name, absent[:, j] & missing[:, j])
         return frame
 
     def _describe(self, column: int, value: float) -> str:
@@ -381,6 +390,12 @@ class Probe:
             raise SettingError(
                 "The model must treat all missing values of a column alike. It distinguishes some, such as None and"
                 f" nan, in {enumerate_some(names)}. Replace them by one kind before fitting the model."
+            )
+        kept = [name for name in self.space.schema.kept if name in self._frame.columns]
+        if kept:
+            raise SettingError(
+                f"The model seems to read {enumerate_some(kept)}, which the schema keeps as no feature. Train it"
+                " without them, or make each a feature: Schema.infer(X, kinds=...)."
             )
         raise SettingError(
             f"The preprocessing must treat each row separately. Its output depends on other rows. {INSTEAD}"

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
+from avcg.errors import AvcgError, DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
 from avcg.models.adapter import as_rows
 from avcg.models.affine import schema_with_gaps
 from avcg.models.own_decision import own_threshold
@@ -84,6 +84,9 @@ class BlackBox:
         # What `avcg.models.judging` makes for an encoding, shared by all copies.
         self._compiled: list[Any] = []
         self._frames: list[Any] = []
+        self._constants: dict[str, pd.Series[Any]] = {}
+        if space is not None:
+            self._check_kept(space)
 
     @cached_property
     def space_(self) -> TabularSpace:
@@ -92,7 +95,9 @@ class BlackBox:
             return self._space
         assert self._reading is not None
         schema, rows = self._reading
-        return TabularSpace.fit(schema or schema_with_gaps(rows), rows)
+        space = TabularSpace.fit(schema or schema_with_gaps(rows), rows)
+        self._check_kept(space)
+        return space
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """(N, C) probabilities, classes in the order of ``classes_``.
@@ -110,10 +115,12 @@ class BlackBox:
         """Rows with the columns, their order and the dtypes that the model was trained with.
 
         Raises:
-            DataError: If a column is missing, or a value does not fit its dtype.
+            DataError: If a column is missing that the model needs, or a value does not fit its dtype.
         """
         rows = _pandas(as_rows(X))
         missing = [name for name in self.dtypes.index if name not in rows.columns]
+        if missing and set(missing) <= self.constants.keys():
+            rows, missing = rows.assign(**self.constant_cells(missing, len(rows))), []
         if missing:
             hint = did_you_mean(missing[0], rows.columns)
             raise DataError(f"{self.name} reads column {missing[0]!r}, which these rows do not have. {hint}")
@@ -131,6 +138,39 @@ class BlackBox:
         if own is None or len(self.classes_) != 2:
             return None
         return own if self._own[0] == 0 else float(np.nextafter(1 - own, 1))
+
+    @property
+    def constants(self) -> dict[str, pd.Series[Any]]:
+        """Columns that the schema keeps and the model ignores, by name, with the cell it is given in every row."""
+        if "space_" not in self.__dict__:
+            try:
+                _ = self.space_
+            except AvcgError:  # rows that models can judge and no schema can be inferred from
+                return {}
+        return self._constants
+
+    def constant_cells(self, names: Sequence[str], count: int) -> dict[str, Any]:
+        """The cells of columns in `constants` for so many rows."""
+        return {name: self.constants[name].array.take(np.zeros(count, np.intp)) for name in names}
+
+    def _check_kept(self, space: TabularSpace) -> None:
+        """Refuse a space that keeps a column on which the model's predictions depend.
+
+        Raises:
+            SettingError: With the column and what to do.
+        """
+        schema = getattr(space, "schema", None)
+        new = [] if schema is None else [name for name in schema.kept if name in self.dtypes.index]
+        for name in (name for name in new if name not in self._constants):
+            first = self._sample[name].iloc[:1]
+            same = self._sample.assign(**{name: first.array.take(np.zeros(len(self._sample), np.intp))})
+            if not np.allclose(self._uncounted(same), self._uncounted(self._sample), atol=_TOLERANCE**2):
+                raise SettingError(
+                    f"{self.name} reads column {name!r}, which the schema keeps as no feature. Train the model without"
+                    f" it, or make it a feature that is frozen: Schema.infer(X, kinds={{{name!r}:"
+                    f" {_kind_of(first)!r}}}).freeze({name!r}). A date must first be made a number, such as of days."
+                )
+            self._constants[name] = first
 
     def _stated_threshold(self) -> float | None:
         """The threshold on the second of the model's own classes that its decisions follow."""
@@ -158,6 +198,7 @@ class BlackBox:
 
     def over(self, space: TabularSpace, classes: NDArray[Any]) -> BlackBox:
         """A copy over another space, with probabilities in another order of classes."""
+        self._check_kept(space)
         other = copy.copy(self)
         other.space_, other.n_asked = space, 0
         other.classes_, other._own = classes, _positions(self.own_classes, classes, self.name)
@@ -212,6 +253,10 @@ def _pandas(rows: Frame) -> pd.DataFrame:
         raise DataError(
             f"Models are called with pandas frames, and {kind} cannot make one: {error}. Install it."
         ) from error
+
+
+def _kind_of(column: pd.Series[Any]) -> str:
+    return "integer" if column.dtype.kind in "iu" else "categorical"
 
 
 def _same(dtype: Any, other: Any) -> bool:

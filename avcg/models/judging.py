@@ -20,7 +20,8 @@ from avcg.models.black_box import BlackBox
 from avcg.models.compiled_trees import CompiledTrees, compile_trees, walked
 from avcg.models.tree_tables import ForestWalk, TreeTables, kind_of
 from avcg.models.trees import as_numbers, inner_model, read_trees
-from avcg.schema.features import Categorical, Continuous
+from avcg.schema.features import Categorical, Continuous, columns_of
+from avcg.space.dummies import flags_of_positions
 from avcg.space.encoding import Encoding, Floats, Values
 from avcg.space.frames import new_frame, read_values
 
@@ -125,7 +126,8 @@ class _Frames:
     def _can_miss(self) -> NDArray[np.bool_]:
         """(G,) whether a missing category has a place in the column's dtype, which whole numbers and booleans lack."""
         kinds = [getattr(self.box.dtypes.get(feature.name), "kind", "O") for feature in self.encoding.categorical]
-        missing = [feature.missing != "error" for feature in self.encoding.categorical]
+        # In a group no column is set; a thermometer has no place for it.
+        missing = [f.missing != "error" and not f.is_thermometer for f in self.encoding.categorical]
         return np.array([kind not in "iub" and may for kind, may in zip(kinds, missing, strict=True)], bool)
 
     def make(self, values: Values) -> pd.DataFrame:
@@ -137,6 +139,9 @@ class _Frames:
         columns: dict[str, Any] = {}
         for j, feature in enumerate(self.encoding.schema.features):
             i = self.encoding.kind_index[j]
+            if isinstance(feature, Categorical) and feature.columns is not None:
+                columns |= dict(zip(feature.columns, flags_of_positions(feature, values.choices[:, i]).T, strict=True))
+                continue
             if feature.name not in self.box.dtypes:
                 continue
             if isinstance(feature, Categorical):
@@ -151,15 +156,30 @@ class _Frames:
             if dtype.kind != "f" and (cells != numbers).any():  # missing, or nothing that the model reads
                 return self.box.frame_of(new_frame(self.encoding, values))
             columns[feature.name] = cells
+        flags = {name: columns[name].astype(self.box.dtypes[name]) for name in self._flag_columns}
+        columns |= flags | self.box.constant_cells(self._constants, len(values))
         return pd.DataFrame(columns, columns=list(self.box.dtypes.index), copy=False)
 
     @cached_property
     def _is_simple(self) -> bool:
-        """Whether all columns that the model reads are there, and numbers have dtypes of numpy."""
+        """Whether all columns that the model reads are there, and numbers and flags have dtypes of numpy."""
         dtypes = self.box.dtypes
         numbers = [dtypes[feature.name] for feature in self.encoding.numeric if feature.name in dtypes]
-        there = set(dtypes.index) <= set(self.encoding.schema.names)
-        return there and all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in numbers)
+        flags = [dtypes[name] for name in self._flag_columns]
+        there = set(dtypes.index) <= {*self.encoding.schema.columns, *self._constants}
+        simple = all(isinstance(dtype, np.dtype) and dtype.kind in "iuf" for dtype in numbers)
+        return there and simple and all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in flags)
+
+    @cached_property
+    def _flag_columns(self) -> list[str]:
+        """The columns that the model reads of features that are several columns."""
+        names = (name for feature in self.encoding.schema.grouped for name in columns_of(feature))
+        return [name for name in names if name in self.box.dtypes]
+
+    @cached_property
+    def _constants(self) -> list[str]:
+        """The columns that the schema keeps and the model is given."""
+        return [name for name in self.encoding.schema.kept if name in self.box.dtypes]
 
 
 def _kinds(encoding: Encoding) -> list[tuple[bool, int]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from avcg.metrics.groups import MISSING
-from avcg.space.reading import is_missing
+from avcg.space.validation import is_missing
 
 _MAX_LENGTH = 80  # characters of a value
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from avcg.errors import DataError, MissingExtraError, SettingError, check_int, enumerate_some
 from avcg.explainers.counterfactuals import Counterfactuals
 from avcg.explainers.records import Option, Row
-from avcg.space.reading import is_missing
+from avcg.space.validation import is_missing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,7 +27,6 @@ from avcg.models.adapter import class_positions
 from avcg.report.svg import Quartiles
 from avcg.space.encoding import Flags
 from avcg.space.frames import take_rows
-from avcg.space.serialize import to_json
 
 _MAX_MOVES = 3  # most common changes of a category that are listed
 _CHUNK_SIZE = 4096  # rows that models judge at a time
@@ -155,9 +154,11 @@ def check_columns(answers: Counterfactuals) -> None:
         unmatched = [name for name in names if name not in others]
         if unmatched:
             raise DataError(f"The column {unmatched[0]!r} is in the {table} alone. Give both the same columns.")
-    if answers.changed.shape[1] != len(rows):
+    if answers.changed.shape[1] != len(answers.entries):
         count = answers.changed.shape[1]
-        raise DataError(f"'changed' has {count} columns, not {len(rows)}. Give the answers as they were generated.")
+        raise DataError(
+            f"'changed' has {count} columns, not {len(answers.entries)}. Give the answers as they were generated."
+        )
 
 
 def delivered(answers: Counterfactuals) -> Flags:
@@ -196,12 +197,12 @@ def by_column(first: Counterfactuals, numbers: frozenset[str], confidence: float
     """
     assert first.changed is not None
     valid = delivered(first)
-    rows, answers = (nw.from_native(part, eager_only=True) for part in (first.factuals, first.answers))
+    rows, answers = first.cells(first.factuals), first.cells(first.answers)
     result = []
-    for j, name in enumerate(rows.columns):
+    for j, name in enumerate(first.entries):
         changed = np.flatnonzero(first.changed[:, j] & valid)
         share = Share.of(len(changed), int(valid.sum()), confidence)
-        before, after = ([to_json(value) for value in part[name].to_list()] for part in (rows, answers))
+        before, after = rows[name], answers[name]
         pairs = [(before[i], after[i]) for i in changed]
         if name in numbers:
             filled = sum(old is None for old, _ in pairs)
@@ -238,7 +239,7 @@ def combinations(first: Counterfactuals, most: int) -> list[tuple[tuple[str, ...
         most: Largest number of sets.
     """
     assert first.changed is not None
-    names = [str(name) for name in nw.from_native(first.factuals, eager_only=True).columns]
+    names = first.entries
     sets = Counter(tuple(names[j] for j in np.flatnonzero(row)) for row in first.changed[delivered(first)])
     return sorted(sets.items(), key=lambda item: (-item[1], len(item[0]), item[0]))[:most]
 

@@ -37,6 +37,8 @@ def table(schema: Schema) -> str:
     lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
     lines.append("  ".join("-" * width for width in widths.values()))
     lines += ["  ".join(row[key].ljust(width) for key, width in widths.items()) for row in rows]
+    if schema.kept:
+        lines.append(f"Kept as they are, and no features: {', '.join(schema.kept)}.")
     if schema.max_changes is not None:
         lines.append(f"At most {schema.max_changes} may change at once.")
     return "\n".join(line.rstrip() for line in lines)
@@ -44,6 +46,8 @@ def table(schema: Schema) -> str:
 
 def _kind(feature: Feature) -> str:
     missing = "" if feature.missing == "error" else ", may be missing"
+    if isinstance(feature, Categorical) and feature.columns is not None:
+        missing = f", in {len(feature.columns)} columns{missing}"
     if isinstance(feature, Categorical) and feature.kind != "yes or no":
         return f"{feature.kind}, {len(feature.categories)} different{missing}"
     return f"{feature.kind}{missing}"

@@ -18,6 +18,8 @@ from avcg.errors import SchemaError, did_you_mean, enumerate_some
 
 Scalar = str | int | float | bool
 Change = Literal["any", "up", "down", "none"]
+# Characters after which a name of a dummy column may tell its category.
+SEPARATORS = "_=.- :"
 _LARGEST = sys.float_info.max
 _CHANGE_WORDS = {"any": "yes", "up": "only up", "down": "only down", "none": "no"}
 
@@ -181,9 +183,14 @@ class Categorical:
         missing: ``"error"`` refuses missing values; ``"category"`` reads them as a category of their own, which an
             answer may leave but never enter.
         cost_per_change: Price of any change.
+        columns: Columns of 0 and 1 that hold the feature in the user's rows; None: the column ``name`` holds it.
+            With one column for each category exactly one is set. With one column less the feature is a thermometer:
+            its category is the number of columns set, and each set column implies the one before.
 
     >>> Categorical("owner", (False, True), ordered=True).kind
     'yes or no'
+    >>> Categorical("housing", ("own", "rent"), columns=("housing_own", "housing_rent")).kind
+    'category'
     """
 
     name: str
@@ -194,6 +201,7 @@ class Categorical:
     change: Change = "any"
     missing: Literal["error", "category"] = "error"
     cost_per_change: float = 1.0
+    columns: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.categories, str) or not isinstance(self.ordered, bool):
@@ -238,6 +246,25 @@ class Categorical:
                 raise SchemaError(
                     f"Column {self.name!r} may always stay at {before!r}. Forbid a change to another one."
                 )
+        if self.columns is not None:
+            self._check_columns(self.columns)
+
+    def _check_columns(self, columns: Sequence[str]) -> None:
+        """Refuse columns that cannot hold the categories."""
+        if isinstance(columns, str) or len(columns) < 2 or not all(isinstance(name, str) for name in columns):
+            raise SchemaError(
+                f"The 'columns' of feature {self.name!r} must be at least two names of columns. Got {columns!r}."
+            )
+        object.__setattr__(self, "columns", tuple(columns))
+        if len(set(columns)) < len(columns):
+            raise SchemaError(f"The 'columns' of feature {self.name!r} name a column twice: {enumerate_some(columns)}.")
+        thermometer = len(columns) + 1
+        if len(self.categories) != len(columns) and not (self.ordered and len(self.categories) == thermometer):
+            raise SchemaError(
+                f"Feature {self.name!r} has {len(self.categories)} categories in {len(columns)} columns. Give one"
+                f" column for each category, or {thermometer} ordered categories for columns of which each implies the"
+                " one before."
+            )
 
     @property
     def kind(self) -> str:
@@ -265,6 +292,11 @@ class Categorical:
         """The same column, which may have missing values."""
         return replace(self, missing="category")
 
+    @property
+    def is_thermometer(self) -> bool:
+        """Whether the category is the number of columns set, instead of the one column set."""
+        return self.columns is not None and len(self.categories) > len(self.columns)
+
     @cached_property
     def positions(self) -> dict[Scalar, int]:
         """Position of each category in the list."""
@@ -285,3 +317,33 @@ class Categorical:
 
 
 Feature = Continuous | Categorical
+
+
+def columns_of(feature: Feature) -> tuple[str, ...]:
+    """The columns of rows that hold a feature: its own name, or the columns of a group."""
+    columns = feature.columns if isinstance(feature, Categorical) else None
+    return (feature.name,) if columns is None else columns
+
+
+def common_prefix(columns: Sequence[str]) -> str:
+    """The longest beginning that names have in common and that ends in a separator; empty if there is none.
+
+    >>> common_prefix(("housing_own", "housing_rent"))
+    'housing_'
+    """
+    first, last = min(columns), max(columns)
+    same = [a == b for a, b in zip(first, last, strict=False)]
+    shared = first[: same.index(False) if False in same else len(same)]
+    while shared and (shared[-1] not in SEPARATORS or shared in columns):
+        shared = shared[:-1]
+    return shared
+
+
+def category_names(columns: Sequence[str]) -> tuple[str, ...]:
+    """What each column of a group stands for: the rest of its name after what all names have in common.
+
+    >>> category_names(("housing_own", "housing_rent"))
+    ('own', 'rent')
+    """
+    shared = len(common_prefix(columns))
+    return tuple(name[shared:] for name in columns)

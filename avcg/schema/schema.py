@@ -13,7 +13,17 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Change, Continuous, Feature, Scalar, check_finite, to_python
+from avcg.schema.features import (
+    Categorical,
+    Change,
+    Continuous,
+    Feature,
+    Scalar,
+    category_names,
+    check_finite,
+    columns_of,
+    to_python,
+)
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
@@ -23,9 +33,12 @@ class Schema:
     """The columns of a table, their constraints and the prices of changes.
 
     Attributes:
-        features: One feature per column, in the order of the encoded row.
+        features: What the columns say, in the order of the encoded row. A feature is one column, or several columns
+            of 0 and 1 (see `group`).
         links: Groups of columns that state the same fact; the first column leads, the others follow it.
         max_changes: Most features that may change at once (a link counts once); None: any number.
+        kept: Columns that are no features, such as identifiers and dates. Rows may have or lack them, and answers
+            return them as they are.
 
     >>> schema = Schema((Continuous("hours", step=1), Categorical("sex", ("f", "m"))))
     >>> print(schema.freeze("sex").between("hours", 10, 60))
@@ -38,6 +51,7 @@ class Schema:
     features: tuple[Feature, ...]
     links: tuple[tuple[str, ...], ...] = ()
     max_changes: int | None = None
+    kept: tuple[str, ...] = ()
 
     VERSION: ClassVar[int] = 1
 
@@ -45,6 +59,7 @@ class Schema:
         object.__setattr__(self, "features", tuple(self.features))
         object.__setattr__(self, "links", tuple(tuple(group) for group in self.links))
         object.__setattr__(self, "max_changes", to_python(self.max_changes))
+        object.__setattr__(self, "kept", tuple(self.kept))
         if not self.features:
             raise SchemaError("A schema needs at least one column. Got none.")
         names: set[str] = set()
@@ -56,6 +71,7 @@ class Schema:
             if feature.name in names:
                 raise SchemaError(f"Column {feature.name!r} appears twice. Rename one of them.")
             names.add(feature.name)
+        self._check_columns()
         for i, group in enumerate(self.links):
             if len(group) < 2 or len(set(group)) < len(group):
                 raise SchemaError(f"link needs at least two different columns. Got {enumerate_some(group)}.")
@@ -68,6 +84,17 @@ class Schema:
         ):
             raise SchemaError(f"The cap of at_most must be a whole number >= 1. Got {self.max_changes!r} instead.")
 
+    def _check_columns(self) -> None:
+        """Refuse columns that would be read twice."""
+        for i, name in enumerate(columns := (*self.columns, *self.kept)):
+            if not isinstance(name, str):
+                raise SchemaError(f"The columns of a schema are named by texts. Got {name!r}.")
+            if name in columns[:i]:
+                raise SchemaError(f"Column {name!r} is read twice. Name it in one feature, or in 'kept'.")
+        for feature in self.grouped:
+            if feature.name in columns and feature.name not in (feature.columns or ()):
+                raise SchemaError(f"Feature {feature.name!r} has the name of another column. Choose another name.")
+
     @classmethod
     def infer(cls, frame: Any, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Self:
         """Infer a schema from a pandas or polars frame.
@@ -75,16 +102,18 @@ class Schema:
         Numbers stay numbers however few values they have. They get the step that all values are multiples of: 1 for
         whole numbers, 0.01 for amounts with two decimals, 100 for amounts in hundreds. Isolated values such as -9 or
         999 become codes, and gaps between the values are kept free. Texts, categories and booleans become categories.
-        Nothing is frozen. `avcg.inspect` says what was found and why.
+        Columns of 0 and 1 of which exactly one is set in every row become one category. Dates, identifiers and free
+        texts are kept and never changed (`kept`). Nothing is frozen. `avcg.inspect` says what was found and why.
 
         Args:
             frame: Rows in the user's own units.
             kinds: Kinds of columns to use instead of the inferred ones, by name: ``"continuous"``, ``"integer"``,
-                ``"boolean"``, ``"categorical"``, or a list of the categories from lowest to highest. A number whose
-                kind is given has the step 1 or none, no codes, and no gaps.
+                ``"boolean"``, ``"categorical"``, or a list of the categories from lowest to highest. A column that is
+                named here is a feature of its own. A number whose kind is given has the step 1 or none, no codes, and
+                no gaps.
 
         Returns:
-            The schema, with the columns in the order of the frame.
+            The schema, with the features in the order of the frame.
 
         >>> import pandas as pd
         >>> frame = pd.DataFrame({"age": [30, 41], "job": ["clerk", "nurse"], "grade": ["b", "a"]})
@@ -95,15 +124,22 @@ class Schema:
         from avcg.space.inspect import inspect
 
         schema = inspect(frame, kinds).schema
-        return cls(schema.features, schema.links, schema.max_changes)
+        return cls(schema.features, kept=schema.kept)
 
     def __getitem__(self, name: str) -> Feature:
         if isinstance(name, str):
             for feature in self.features:
                 if feature.name == name:
                     return feature
+            for feature in self.grouped:
+                if name in (feature.columns or ()):
+                    return feature
         elif isinstance(name, Iterable):
             raise SchemaError(f"Columns are named one by one. Write {', '.join(map(repr, name))} without the list.")
+        if name in self.kept:
+            raise SchemaError(
+                f"Column {name!r} is kept as it is and no feature, so nothing can be said of its changes."
+            )
         raise SchemaError(f"There is no column {name!r} in the schema. {did_you_mean(name, self.names)}")
 
     def __iter__(self) -> Iterator[str]:
@@ -114,8 +150,18 @@ class Schema:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of the columns, in the order of the encoded row."""
+        """Names of the features, in the order of the encoded row."""
         return tuple(feature.name for feature in self.features)
+
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that rows must have, in the order of the encoded row."""
+        return tuple(name for feature in self.features for name in columns_of(feature))
+
+    @cached_property
+    def grouped(self) -> tuple[Categorical, ...]:
+        """The features that are several columns."""
+        return tuple(feature for feature in self.categorical if feature.columns is not None)
 
     @cached_property
     def numeric(self) -> tuple[Continuous, ...]:
@@ -128,8 +174,10 @@ class Schema:
         return tuple(feature for feature in self.features if isinstance(feature, Categorical))
 
     def freeze(self, *columns: str) -> Self:
-        """These columns may not change."""
-        return self._each(columns, lambda feature: replace(feature, change="none"))
+        """These columns may not change. Kept columns never do."""
+        return self._each(
+            tuple(name for name in columns if name not in self.kept), lambda feature: replace(feature, change="none")
+        )
 
     def only_up(self, *columns: str) -> Self:
         """These columns may only rise (numbers, ordered categories, no to yes)."""
@@ -242,7 +290,7 @@ class Schema:
 
         The first column leads. It must determine the others in the data (each education has one number of years).
         """
-        return replace(self, links=(*self.links, columns))
+        return replace(self, links=(*self.links, tuple(self[column].name for column in columns)))
 
     def cost(self, column: str, per_unit: float | None = None, per_change: float | None = None) -> Self:
         """Set the price of changing this column.
@@ -262,6 +310,57 @@ class Schema:
                 raise SchemaError(f"Column {column!r} is a {feature.kind} and has no units. Use per_change.")
             feature = replace(feature, cost_per_unit=per_unit)
         return self._with(feature)
+
+    def group(self, name: str, columns: Sequence[str], categories: Iterable[Scalar] | None = None) -> Self:
+        """Columns of 0 and 1 of which exactly one is set are one category, e.g. columns that `get_dummies` made.
+
+        `Schema.infer` finds such columns by itself where the rows show it. The new feature has no limits yet.
+
+        Args:
+            name: Name of the feature.
+            columns: The columns, each a whole number or a boolean feature of the schema, one for each category.
+            categories: What each column stands for; None: the rest of its name after what all have in common.
+
+        >>> schema = Schema((Continuous("own_home", step=1), Continuous("rented_home", step=1)))
+        >>> schema.group("home", ("own_home", "rented_home"), ("own", "rented")).names
+        ('home',)
+        """
+        if isinstance(columns, str):
+            raise SchemaError(f"group takes the columns of feature {name!r} as a list. Got {columns!r}.")
+        for column in columns:
+            feature = self[column]
+            whole = isinstance(feature, Continuous) and feature.step == 1
+            if not (whole or feature.kind == "yes or no") or feature.name != column:
+                raise SchemaError(
+                    f"Column {column!r} is a {feature.kind}. group is for columns of 0 and 1, each a feature of its"
+                    " own."
+                )
+        linked = [column for link in self.links for column in link if column in columns]
+        if linked:
+            raise SchemaError(
+                f"Column {linked[0]!r} is linked. Group the columns first, and link the feature {name!r}."
+            )
+        values = category_names(columns) if categories is None else tuple(categories)
+        made = Categorical(name, values, columns=tuple(columns))
+        if any(self[column].missing != "error" for column in columns):
+            made = made.with_missing()
+        first = next(feature.name for feature in self.features if feature.name in columns)
+        features = [made if feature.name == first else feature for feature in self.features]
+        rest = (feature for feature in features if feature is made or feature.name not in columns)
+        return replace(self, features=tuple(rest))
+
+    def keep(self, *columns: str) -> Self:
+        """These columns are no features: answers return them as they are, and no model is trained on them.
+
+        A feature of several columns is dropped as a whole.
+        """
+        dropped = {self[column].name: self[column] for column in columns if column not in self.kept}
+        for group in self.links:
+            if linked := [name for name in group if name in dropped]:
+                raise SchemaError(f"Column {linked[0]!r} is linked. Keep it before the link is made.")
+        kept = (name for feature in dropped.values() for name in columns_of(feature))
+        features = tuple(feature for feature in self.features if feature.name not in dropped)
+        return replace(self, features=features, kept=(*self.kept, *kept))
 
     def at_most(self, n: int) -> Self:
         """No answer changes more than ``n`` features; linked columns count once."""
@@ -288,7 +387,12 @@ class Schema:
     def to_json(self) -> str:
         """The schema as a versioned JSON text."""
         features = [{"type": type(feature).__name__, **asdict(feature)} for feature in self.features]
-        content = {"features": features, "links": self.links, "max_changes": self.max_changes}
+        for entry in features:  # an older avcg reads schemas without groups and kept columns
+            if entry.get("columns", ()) is None:
+                del entry["columns"]
+        content: dict[str, Any] = {"features": features, "links": self.links, "max_changes": self.max_changes}
+        if self.kept:
+            content["kept"] = self.kept
         return json.dumps({"format": "avcg.schema", "version": self.VERSION, **content}, indent=1, allow_nan=False)
 
     @classmethod
@@ -312,7 +416,7 @@ class Schema:
         try:
             features = tuple(_feature_from(entry) for entry in content["features"])
             links = tuple(tuple(group) for group in content["links"])
-            return cls(features, links, content["max_changes"])
+            return cls(features, links, content["max_changes"], tuple(content.get("kept", ())))
         except SchemaError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -322,7 +426,7 @@ class Schema:
         return replace(self, features=tuple(feature if old.name == feature.name else old for old in self.features))
 
     def _each(self, columns: tuple[str, ...], change: Callable[[Feature], Feature]) -> Self:
-        changed = {column: change(self[column]) for column in columns}
+        changed = {self[column].name: change(self[column]) for column in columns}
         return replace(self, features=tuple(changed.get(feature.name, feature) for feature in self.features))
 
     def _number(self, column: str, verb: str) -> Continuous:

@@ -10,8 +10,7 @@ from avcg.batch.readers import open_rows
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Feature
 from avcg.schema.schema import Schema
-from avcg.space.reading import is_missing
-from avcg.space.validation import check_names
+from avcg.space.validation import check_names, is_missing
 
 
 def read_examples(path: str | Path, schema: Schema, limit: int = 50) -> list[dict[str, Any]]:

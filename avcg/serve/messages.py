@@ -320,6 +320,15 @@ class StoredCertificate(BaseModel):
     )
 
 
+class StoredGroup(BaseModel):
+    """A category that is held by several columns of 0 and 1."""
+
+    name: str = Field(description="Name of the feature.")
+    categories: Cells = Field(description="The categories.", min_length=2)
+    ordered: bool = Field(description="Whether the order of the categories means something.")
+    columns: Several[str] = Field(description="The columns, in the order of the categories.")
+
+
 class StoredAnswers(BaseModel):
     """Answers to rows of a table, as `Counterfactuals.to_json` writes them."""
 
@@ -340,6 +349,7 @@ class StoredAnswers(BaseModel):
     repeated: Several[Flag]
     certificate: StoredCertificate | None
     statements: Several[PromiseStatement]
+    groups: Several[StoredGroup] = Field(default=[], description="Features that are several columns.")
 
     @model_validator(mode="after")
     def _complete(self) -> StoredAnswers:
@@ -353,8 +363,9 @@ class StoredAnswers(BaseModel):
         complete = len(self.factuals) == n_rows == len(self.probability_before) and len(self.answers) == n_answers
         if not complete or any(len(values) != n_answers for values in per_answer):
             raise ValueError("lists about rows must have one entry for each row, and lists about answers n entries")
-        if any(len(line) != len(self.factuals.columns) for line in self.changed):
-            raise ValueError("'changed' must have one entry for each column")
+        grouped = sum(len(group.columns) - 1 for group in self.groups)
+        if any(len(line) != len(self.factuals.columns) - grouped for line in self.changed):
+            raise ValueError("'changed' must have one entry for each column, and for each of the 'groups'")
         return self
 
 

@@ -25,7 +25,8 @@ class Delivery:
         answers: The rows in user units, of the kind the factuals are.
         read: The same as exactly as they can be had; see `Space.read`.
         received: (N, *event) their codes, read off the answers themselves.
-        changed: (N, columns) which cells differ, columns in the order of the rows; None for images.
+        changed: (N, entries) which entries of the rows differ: columns in the order of the rows, a group of columns
+            once; None for images.
         broken: (N,) whether an answer breaks a constraint, by a look that does not know how it was made.
     """
 

@@ -130,7 +130,7 @@ class FeasibleSet:
                 raise SchemaError(f"'vary' must be a list of columns. Got {vary!r} instead.")
             listed = list(vary)
             one = not all(isinstance(entry, Iterable) and not isinstance(entry, str) for entry in listed) or not listed
-            free = flags([listed] if one else listed, names, "the schema", "column")
+            free = flags(_named([listed] if one else listed, encoding), names, "the schema", "column")
             immovable = free.any(axis=0) & ~(self.movable(encoding).any(axis=0) @ alike)
             if immovable.any():
                 raise SchemaError(
@@ -148,6 +148,7 @@ class FeasibleSet:
     def _limit(self, encoding: Encoding, name: str, wanted: Any) -> Self:
         """Narrow one column to a range of numbers or a list of categories, the same for all rows or one for each."""
         feature = encoding.schema[name]
+        name = feature.name  # one column of a group names the group
         position = encoding.schema.names.index(name)
         for link in self.links:
             leader = encoding.schema.features[link.leader]
@@ -170,6 +171,12 @@ class FeasibleSet:
     def movable(self, encoding: Encoding) -> Flags:
         """(R, features) whether a feature may change at all, whatever its value."""
         return self.limits.movable(encoding)
+
+
+def _named(per_row: Sequence[Iterable[Any]], encoding: Encoding) -> list[list[Any]]:
+    """Names of features by row, in which one column of a group names the group."""
+    owner = {column: feature.name for feature in encoding.schema.grouped for column in feature.columns or ()}
+    return [[owner.get(name, name) if isinstance(name, str) else name for name in entry] for entry in per_row]
 
 
 def random_requests(

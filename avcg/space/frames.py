@@ -16,7 +16,9 @@ import pandas as pd
 from avcg.errors import DataError
 from avcg.schema.features import Categorical, Continuous
 from avcg.schema.schema import Schema
+from avcg.space.dummies import flags_of_positions, positions_of_flags
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values, body
+from avcg.space.flag_columns import flag_column, with_flags
 from avcg.space.reading import position_of, read_choices, read_numbers
 from avcg.space.validation import check_names
 
@@ -53,7 +55,7 @@ def read_values(frame: Frame, schema: Schema) -> Values:
     """
     # pandas is read without an interface around it, which would cost more than a single row does.
     columns = frame if isinstance(frame, pd.DataFrame) and len(frame) else open_frame(frame)
-    check_names(list(columns.columns), schema.names)
+    check_names(list(columns.columns), schema.columns, schema.kept)
     values = Values(
         np.empty((columns.shape[0], len(schema.numeric))),
         np.empty((columns.shape[0], len(schema.categorical)), np.intp),
@@ -84,7 +86,7 @@ def _read_columns(columns: Any, schema: Schema, names: Collection[str], values: 
             values.numbers[:, j] = number_column(columns[number.name], number)
     for j, choice in enumerate(schema.categorical):
         if choice.name in names:
-            values.choices[:, j] = category_column(columns[choice.name], choice)
+            values.choices[:, j] = category_positions(columns, choice)
 
 
 def number_ranges(frame: Frame, schema: Schema) -> dict[str, tuple[float, float]]:
@@ -111,6 +113,14 @@ def number_column(column: Column, feature: Continuous) -> Floats:
     if np.isinf(numbers).any() or (feature.missing == "error" and np.isnan(numbers).any()):
         read_numbers(feature, numbers.tolist())  # which says what is wrong
     return numbers
+
+
+def category_positions(columns: Any, feature: Categorical) -> Positions:
+    """A categorical feature of a frame as positions in its list of categories, from its column or columns."""
+    if feature.columns is None:
+        return category_column(columns[feature.name], feature)
+    flags = np.stack([flag_column(columns[name]) for name in feature.columns], axis=1)
+    return positions_of_flags(feature, flags)
 
 
 def category_column(column: Column, feature: Categorical) -> Positions:
@@ -152,7 +162,11 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         at = np.flatnonzero(changed[:, j])
         if not len(at):
             continue
-        column, i = answers[feature.name], encoding.kind_index[j]
+        i = encoding.kind_index[j]
+        if isinstance(feature, Categorical) and feature.columns is not None:
+            answers = with_flags(answers, feature, at, values.choices[at, i], _with_cells)
+            continue
+        column = answers[feature.name]
         if isinstance(feature, Continuous):
             new = _fit_numbers(column, values.numbers[at, i], toward[at, i], on_grid=feature.step is not None)
             if feature.step is not None and feature.decimals == 0:
@@ -164,11 +178,16 @@ def write_values(frame: Frame, encoding: Encoding, values: Values, changed: Flag
         else:
             column = _with_categories(column, feature)
             new = _labels(feature)[values.choices[at, i]]
-        if isinstance(column, pd.Series):
-            answers[feature.name] = _replaced(column, at, new)
-        else:
-            answers = answers.with_columns(_scattered(column, at, new))
+        answers = _with_cells(answers, column, at, new)
     return answers if isinstance(answers, pd.DataFrame) else answers.to_native()
+
+
+def _with_cells(frame: Any, column: Column, at: Positions, new: np.ndarray[Any, Any]) -> Any:
+    """A frame with some cells of a column replaced; a frame of pandas is written into."""
+    if isinstance(column, pd.Series):
+        frame[column.name] = _replaced(column, at, new)
+        return frame
+    return frame.with_columns(_scattered(column, at, new))
 
 
 def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
@@ -181,6 +200,10 @@ def new_frame(encoding: Encoding, values: Values) -> pd.DataFrame:
             whole = feature.step is not None and float(feature.step).is_integer() and not np.isnan(column).any()
             whole &= bool((np.abs(column) < 2.0**63).all())
             columns[feature.name] = column.astype(np.int64) if whole else column
+        elif feature.columns is not None:
+            flags = flags_of_positions(feature, values.choices[:, i])
+            missing = np.isnan(flags).any()
+            columns |= dict(zip(feature.columns, flags.T if missing else flags.T.astype(np.int64), strict=True))
         else:
             gaps = values.choices[:, i] == len(feature.categories)
             labels = _labels(feature)

@@ -15,11 +15,10 @@ from avcg.schema.findings import Finding, Inspection
 from avcg.schema.schema import Kind, Schema
 from avcg.space.encoding import Floats
 from avcg.space.frames import Frame, category_column, number_column, open_frame
+from avcg.space.grouping import MOST_CATEGORIES, find_groups, find_kept, grouped_feature
 
 # What pandas calls a column of objects that are all numbers, or gaps.
 _NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
-# A text column with more different values than this names things (people, addresses) rather than sorting them.
-MOST_CATEGORIES = 256
 
 
 def inspect(X: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Inspection:
@@ -36,12 +35,46 @@ def inspect(X: Frame, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None
     for name in kinds:
         if name not in opened.columns:
             raise SchemaError(f"'kinds' names column {name!r}. {did_you_mean(name, opened.columns)}")
-    features, findings = [], []
+    kept, groups, findings = _columns(opened, kinds)
+    features: dict[Feature, None] = {}
     for name in opened.columns:
-        feature, found = _inspect_column(opened[name], kinds.get(name))
-        features.append(feature)
-        findings += found
-    return Inspection(Schema(tuple(features)), tuple(findings))
+        if name in groups:
+            features[groups[name]] = None
+        elif name not in kept:
+            feature, found = _inspect_column(opened[name], kinds.get(name))
+            features[feature] = None
+            findings[name] = [*findings.get(name, []), *found]
+    ordered = [finding for name in opened.columns for finding in findings.get(name, [])]
+    return Inspection(Schema(tuple(features), kept=kept), tuple(ordered))
+
+
+def _columns(
+    opened: nw.DataFrame[Any], kinds: Mapping[str, Kind | Sequence[Scalar]]
+) -> tuple[tuple[str, ...], dict[str, Categorical], dict[str, list[Finding]]]:
+    """The columns that are no features, the feature of each column that is one of several, and findings by column."""
+    findings: dict[str, list[Finding]] = {}
+    groups: dict[str, Categorical] = {}
+    dated = find_kept(opened, kinds)
+    kept = tuple(columns[0] for columns, _, _ in dated)
+    if len(kept) == len(opened.columns):
+        raise DataError(
+            f"All columns are dates, identifiers or free texts, which never change: {enumerate_some(kept)}. Say what"
+            " one of them is with kinds=, or add a column."
+        )
+    for (name,), found, why in dated:
+        text = f"{why}. It is kept and never changed; overrule with kinds={{{name!r}: ...}}"
+        findings[name] = [Finding(name, found, text)]
+    for columns, found, why in find_groups(opened, kinds):
+        if found == "dropped category":
+            findings[columns[0]] = [Finding(enumerate_some(columns), "dummies without one category", why)]
+            continue
+        feature = grouped_feature(columns, found, (*opened.columns, *(group.name for group in groups.values())))
+        groups |= dict.fromkeys(columns, feature)
+        text = (
+            f"{why}. They are the one category {feature.name!r}; overrule with kinds={{{columns[0]!r}: 'boolean', ...}}"
+        )
+        findings[columns[0]] = [Finding(enumerate_some(columns), found, text)]
+    return kept, groups, findings
 
 
 def _inspect_column(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> tuple[Feature, list[Finding]]:

@@ -13,16 +13,16 @@ import numpy as np
 
 from avcg.schema.features import Categorical, Continuous, to_python
 from avcg.schema.schema import Schema
-from avcg.space.encoding import Values
-from avcg.space.validation import check_names, refuse_categories, refuse_far, refuse_missing, refuse_numbers
-
-# By name, since pandas itself is not loaded here.
-_PANDAS_GAPS = ("NAType", "NaTType")
-
-
-def is_missing(value: object) -> bool:
-    """Whether a value means "missing": None, NaN, or NA and NaT of pandas."""
-    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _PANDAS_GAPS
+from avcg.space.dummies import flags_of, positions_of_flags
+from avcg.space.encoding import Positions, Values
+from avcg.space.validation import (
+    check_names,
+    is_missing,
+    refuse_categories,
+    refuse_far,
+    refuse_missing,
+    refuse_numbers,
+)
 
 
 def read_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Values:
@@ -30,20 +30,29 @@ def read_rows(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Values:
 
     Args:
         schema: What the columns are.
-        rows: Each with every column of the schema and no other; None or NaN where a value is missing.
+        rows: Each with every column of the schema, kept ones or not, and no other; None or NaN where a value is
+            missing.
 
     Raises:
         DataError: If the rows do not fit the schema; the message names the column, how many rows, values and the fix.
     """
-    names = set(schema.names)
+    names = set(schema.columns)
     for row in rows:
         if row.keys() != names:
-            check_names(list(row), schema.names)
+            check_names(list(row), schema.columns, schema.kept)
     numbers = [read_numbers(feature, [row[feature.name] for row in rows]) for feature in schema.numeric]
-    choices = [read_choices(feature, [row[feature.name] for row in rows]) for feature in schema.categorical]
+    choices = [_choices(feature, rows) for feature in schema.categorical]
     return Values(
         np.array(numbers, np.float64).reshape(-1, len(rows)).T, np.array(choices, np.intp).reshape(-1, len(rows)).T
     )
+
+
+def _choices(feature: Categorical, rows: Sequence[Mapping[str, Any]]) -> Positions | list[int]:
+    """A categorical feature of rows as positions of categories; see `read_choices`."""
+    if feature.columns is None:
+        return read_choices(feature, [row[feature.name] for row in rows])
+    flags = [flags_of(name, [row[name] for row in rows]) for name in feature.columns]
+    return positions_of_flags(feature, np.stack(flags, axis=1))
 
 
 def read_numbers(feature: Continuous, cells: Sequence[object]) -> list[float]:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from avcg.schema.features import to_python
-from avcg.space.reading import is_missing
+from avcg.space.validation import is_missing
 
 
 def to_json(value: Any) -> Any:

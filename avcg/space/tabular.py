@@ -23,6 +23,7 @@ from avcg.space import frames
 from avcg.space.base import Delivery, Space
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
+from avcg.space.dummies import in_entries
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values, body
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
@@ -378,12 +379,11 @@ class TabularSpace:
         """Feasible codes (N, D) to answers beside their N factuals."""
         answers, replaced = self._write(x, rows, read)
         delivered = frames.read_changed(answers, self.schema, read, replaced)
-        order = [self.schema.names.index(name) for name in rows.columns]
         return Delivery(
             answers=answers,
             read=delivered,
             received=self.encoding.encode(delivered),
-            changed=changes(self.encoding, delivered, read)[:, order],
+            changed=in_entries(self.schema, list(rows.columns), changes(self.encoding, delivered, read)),
             broken=np.asarray(violations(self.encoding, self.feasible, delivered, read).any(axis=1)),
         )
 

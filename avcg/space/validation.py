@@ -11,9 +11,22 @@ import numpy as np
 from avcg.errors import DataError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, to_python
 
+# By name, since pandas itself is not loaded here.
+_PANDAS_GAPS = ("NAType", "NaTType")
 
-def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
+
+def is_missing(value: object) -> bool:
+    """Whether a value means "missing": None, NaN, or NA and NaT of pandas."""
+    return value is None or (isinstance(value, float) and value != value) or type(value).__name__ in _PANDAS_GAPS
+
+
+def check_names(names: Sequence[object], wanted: Sequence[str], kept: Sequence[str] = ()) -> None:
     """Refuse rows that lack a column of the schema, have another one, or have one twice.
+
+    Args:
+        names: Names of the columns of the rows.
+        wanted: Columns that rows must have.
+        kept: Columns that rows may have.
 
     Raises:
         DataError: With the column and the fix.
@@ -24,7 +37,7 @@ def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
     repeated = sorted(str(name) for name, count in Counter(names).items() if count > 1)
     if repeated:
         raise DataError(f"The rows have column {enumerate_some(repeated)} twice. Rename or drop one of them.")
-    present, expected = set(names), set(wanted)
+    present, expected = set(names), {*wanted, *kept}
     missing = [name for name in wanted if name not in present]
     extra = [name for name in names if name not in expected]
     if missing:
@@ -32,7 +45,7 @@ def check_names(names: Sequence[object], wanted: Sequence[str]) -> None:
     if extra:
         raise DataError(
             f"The rows have column {enumerate_some(extra)}, which the schema does not know. Drop it, e.g."
-            " X[list(schema)], or make a schema that has it."
+            " X[list(schema.columns)], or make a schema that has it."
         )
 
 

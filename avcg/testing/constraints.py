@@ -58,7 +58,7 @@ def _check_words(constrain: Callable[[Schema], Schema], schema: Schema, limited:
     free = schema.free(*schema.names)
     expected = free if lifted else constrain(free)
     what = "free does not lift the constraint" if lifted else "free lifts the constraint, although lifted is False"
-    assert limited.free(*schema.names) == expected, what
+    assert limited.free(*limited.names) == expected, what
 
 
 def _check_storage(space: TabularSpace, X: Any) -> None:

@@ -16,6 +16,8 @@ X = pd.DataFrame(
         "job": ["clerk", "nurse", "smith", "clerk", "nurse"],
         "level": [1, 2, 3, 1, 2],
         "months": [-9, 0, 12, 24, -9],
+        "own": [1, 0, 0, 1, 1],
+        "rent": [False, True, True, False, False],
         "grade": pd.Categorical(["low", "mid", "high", "mid", "low"], ["low", "mid", "high"], ordered=True),
     }
 )
@@ -40,6 +42,8 @@ OTHERS = {
     ],
     "link": [lambda s: s.link("job", "level"), lambda s: s.link("level", "job")],
     "cost": [lambda s: s.cost("age", per_unit=2, per_change=0.5), lambda s: s.cost("job", per_change=3)],
+    "group": [lambda s: s.group("home", ("own", "rent"))],
+    "keep": [lambda s: s.keep("level"), lambda s: s.keep("own", "job")],
     "at_most": [lambda s: s.at_most(2)],
 }
 EXAMPLES = LIMITS | OTHERS
