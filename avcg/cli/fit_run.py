@@ -316,7 +316,7 @@ def _steps(X: pd.DataFrame) -> dict[str, float]:
         values = column.dropna().to_numpy(np.float64)
         for digits in range(_MAX_DECIMALS + 1):
             if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}")
+                steps[str(name)] = float(f"1e-{digits}") if digits else 1
                 break
     return steps
 
