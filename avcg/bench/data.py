@@ -14,7 +14,7 @@ import pandas as pd
 from avcg import datasets
 from avcg.datasets import Dataset
 from avcg.datasets.published import specification
-from avcg.errors import DataError, MissingExtraError, SchemaError, SettingError, did_you_mean, enumerate_some
+from avcg.errors import DataError, MissingExtraError, SettingError, did_you_mean, enumerate_some
 from avcg.schema.features import Categorical, to_python
 from avcg.schema.schema import Schema
 
@@ -30,7 +30,7 @@ class DataSource:
     Attributes:
         name: Name in results.
         path: CSV or Parquet file, relative to the protocol; None: a published dataset.
-        schema: JSON file as `Schema.to_json` writes it, relative to the protocol.
+        schema: File that `Schema.read` reads, TOML or JSON, relative to the protocol.
         target: Column of the labels.
         published: Name that `avcg.datasets.load` takes; None: a file of one's own.
         cohorts: Cohorts of a published dataset; empty: all its rows.
@@ -47,12 +47,12 @@ class DataSource:
     def read(cls, value: object, what: str) -> DataSource:
         """Read a source from TOML.
 
-        A table is ``{path = "mine.csv", schema = "mine.json", target = "y"}`` for a file of one's own, and
+        A table is ``{path = "mine.csv", schema = "mine.toml", target = "y"}`` for a file of one's own, and
         ``{name = "sba", cohort = 2004}`` or ``{name = "sba", cohort = [2003, 2004]}`` for cohorts of a published
         dataset, which results call ``sba 2004`` and ``sba 2003 2004``.
 
         Args:
-            value: A name, or a table such as ``{path = "mine.csv", schema = "mine.json", target = "y"}``.
+            value: A name, or a table such as ``{path = "mine.csv", schema = "mine.toml", target = "y"}``.
             what: Place in the protocol, for error messages.
 
         Raises:
@@ -156,10 +156,7 @@ class DataSource:
 
     def _schema(self, folder: Path) -> Schema:
         assert self.schema is not None
-        try:
-            return Schema.from_json(_existing(folder / self.schema).read_text())
-        except SchemaError as error:
-            raise SchemaError(f"{self.schema}: {error}") from None
+        return Schema.read(_existing(folder / self.schema))
 
 
 def _existing(path: Path) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from avcg.batch.parsing import split_list
-from avcg.cli.fit import Between, Categorical, Data, Drop, Freeze, OnlyDown, OnlyUp, Positive, Target
+from avcg.cli.fit import Between, Categorical, Data, Drop, Freeze, OnlyDown, OnlyUp, Positive, SchemaFile, Target
 from avcg.console import console
 from avcg.files import check_output, write_whole
 
@@ -53,9 +53,10 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the backtest as JSON
 @backtest_app.command("backtest")
 def backtest_rows(
     data: Data,
-    target: Target,
-    positive: Positive,
     time: Time,
+    target: Target = None,
+    positive: Positive = None,
+    schema: SchemaFile = None,
     out: Out = None,
     model: Model = "network",
     first: First = 1,
@@ -88,11 +89,13 @@ def backtest_rows(
     goal = None if out is None else check_output(out, _SUFFIXES)  # before anything slow
     from avcg.cli.backtest_run import BacktestOptions, run
     from avcg.cli.fit_run import FitConfig
+    from avcg.cli.schema_file import resolve
 
+    described, target, positive, dropped = resolve(schema, target, positive, split_list(drop))
     config = FitConfig(
         data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
-        split_list(drop), split_list(categorical), survival=survival, reliability=reliability, hypotheses=hypotheses,
-        steps=steps, seed=seed,
+        dropped, split_list(categorical), schema=described, survival=survival, reliability=reliability,
+        hypotheses=hypotheses, steps=steps, seed=seed,
     )  # fmt: skip
     options = BacktestOptions(time, model, first, window, label_delay, horizon, people, rows, search, folder, jobs)
     found, notes = run(config, options)

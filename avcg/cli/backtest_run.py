@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -112,7 +112,7 @@ def run(config: FitConfig, options: BacktestOptions) -> tuple[Backtest, list[str
 
 def _settings(config: FitConfig, options: BacktestOptions) -> dict[str, Any]:
     """What stored origins must have in common beside the rows: everything that the advice depends on."""
-    alike = {**asdict(config), "model": options.model, "data": ""}
+    alike = {**config.settings, "model": options.model, "data": ""}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in alike.items()}
 
 
@@ -151,9 +151,9 @@ def _known(hypotheses: FiniteSet, X: pd.DataFrame) -> Schema | None:
     schema = space.schema
     for feature in schema.features:
         if isinstance(feature, Categorical):
-            schema = schema.allow(
-                feature.name, [value for value in feature.categories if (X[feature.name] == value).any()]
-            )
+            allowed = feature.categories if feature.allowed is None else feature.allowed
+            known = [value for value in allowed if (X[feature.name] == value).any()]
+            schema = schema.allow(feature.name, known) if known else schema.freeze(feature.name)
     return schema
 
 

@@ -19,8 +19,24 @@ if TYPE_CHECKING:
 fit_app = typer.Typer()
 
 Data = Annotated[str, typer.Argument(metavar="DATA", help="A .csv or .parquet file, or - for CSV on stdin.")]
-Target = Annotated[str, typer.Option(metavar="COLUMN", help="Column of outcomes.")]
-Positive = Annotated[str, typer.Option(metavar="OUTCOME", help="The outcome that people want.")]
+Target = Annotated[
+    str | None,
+    typer.Option(metavar="COLUMN", help="Column of outcomes; required unless --schema names it.", show_default=False),
+]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OUTCOME", help="The outcome that people want; required unless --schema names it.", show_default=False
+    ),
+]
+SchemaFile = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="What the columns are and what may change: a file that avcg schema wrote, edited. Options such as --freeze"
+        " are added to it.",
+    ),
+]
 Freeze = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may not change.")]
 OnlyUp = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only rise.")]
 OnlyDown = Annotated[str | None, typer.Option(metavar="A,B,...", help="Columns that may only fall.")]
@@ -83,9 +99,10 @@ Threshold = Annotated[
 @fit_app.command("fit")
 def fit(
     data: Data,
-    target: Target,
-    positive: Positive,
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder to save the explainer to.")],
+    target: Target = None,
+    positive: Positive = None,
+    schema: SchemaFile = None,
     freeze: Freeze = None,
     only_up: OnlyUp = None,
     only_down: OnlyDown = None,
@@ -117,15 +134,17 @@ def fit(
     It is measured on a fifth of the rows, which are held out.
     """
     from avcg.cli.fit_run import FitConfig, fit_explainer, read_table
+    from avcg.cli.schema_file import resolve
     from avcg.io.folder import FORMAT, check_folder
 
     check_folder(out, FORMAT)  # before anything slow
     if graphs:
         _check_graphs(model)
+    described, target, positive, dropped = resolve(schema, target, positive, split_list(drop))
     config = FitConfig(
         data, target, positive, split_list(freeze), split_list(only_up), split_list(only_down), tuple(between or ()),
-        split_list(drop), split_list(categorical), at_most, tuple(model or ()), split_list(classes), survival,
-        reliability, guarantee, confidence, hypotheses, resampling, steps, threshold, seed, calibrate_on,
+        dropped, split_list(categorical), at_most, tuple(model or ()), split_list(classes), survival, reliability,
+        guarantee, confidence, hypotheses, resampling, steps, threshold, seed, calibrate_on, described,
     )  # fmt: skip
     table = read_table(config)
     if not as_json:

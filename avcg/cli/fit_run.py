@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -11,11 +11,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from avcg.auditing.audit import TOLD
 from avcg.auditing.past import Backtest
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
+from avcg.cli.fit_figures import measure
+from avcg.cli.schema_file import check_described, read_described
 from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.guarantees.conformal import Guarantee, Promise
@@ -29,7 +30,7 @@ from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
 from avcg.space.grouping import MOST_CATEGORIES
-from avcg.space.tabular import TabularSpace, table_of
+from avcg.space.tabular import TabularSpace
 
 # How retrains differ, of the families that need no moments of the rows.
 DIFFER: dict[How, str] = {
@@ -42,7 +43,6 @@ DIFFER: dict[How, str] = {
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
 _MAX_DECIMALS = 4
 N_HYPOTHESES = 40
-_MAX_MEASURED = 2000  # denied rows that the figures are measured on
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class FitConfig:
 
     Attributes:
         data: Path of a CSV or parquet file; ``-`` reads CSV from standard input.
-        target: Name of the column of outcomes.
+        target: Name of the column of outcomes; None: there is none, and all columns are described.
         positive: The outcome that people want.
         freeze: Columns that may not change.
         only_up: Columns that may only rise.
@@ -72,10 +72,11 @@ class FitConfig:
         threshold: Probability from which the model decides for the positive outcome; None: the likeliest outcome.
         seed: Seed of the split into training and held-out rows, of the models and of the generator.
         calibrate_on: Path of the JSON of a backtest that calibrates the promise; None: held-out models do.
+        schema: What the columns are, from a schema file; None: as inferred from the rows.
     """
 
     data: str
-    target: str
+    target: str | None
     positive: str
     freeze: tuple[str, ...] = ()
     only_up: tuple[str, ...] = ()
@@ -96,6 +97,7 @@ class FitConfig:
     threshold: float | None = None
     seed: int = 0
     calibrate_on: str | None = None
+    schema: Schema | None = None
 
     def __post_init__(self) -> None:
         for name in ("survival", "reliability", "confidence", "threshold"):
@@ -118,6 +120,8 @@ class FitConfig:
             )
         if len(self.models) > 1 and (self.hypotheses is not None or self.resampling is not None):
             raise SettingError("Several --model are the plausible models: leave --hypotheses and --resampling out.")
+        if self.schema is not None and self.categorical:
+            raise SettingError("--categorical and --schema both say what columns are. Write it into the schema alone.")
         if self.classes and not self.models:
             raise SettingError("--classes names the outcomes of a --model. Give one, or leave --classes out.")
         given = [("--model", path) for path in self.models]
@@ -125,6 +129,12 @@ class FitConfig:
         for option, path in given:
             if not Path(path).is_file():
                 raise DataError(f"There is no file {path!r} for {option}.")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The options as values that JSON can hold, with the schema as its text."""
+        schema = None if self.schema is None else self.schema.to_json()
+        return asdict(replace(self, schema=None)) | {"schema": schema}
 
     @property
     def promise(self) -> Promise:
@@ -165,6 +175,42 @@ class Table:
     apart: pd.Series[Any] | None = None
 
 
+def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFrame, Chunk]:
+    """Read the columns that are learnt from, each as what the schema file says, or else as what its cells are.
+
+    Args:
+        config: The options.
+        apart: Column that is not learnt from, such as that of the moments; None: none.
+
+    Returns:
+        The columns as a frame, and all cells of the file.
+
+    Raises:
+        AvcgError: If the file or the options are invalid. The message names the column or the option.
+    """
+    with open_rows(config.data) as source:
+        where = source.name
+        check_columns("--target", [] if config.target is None else [config.target], source.columns)
+        # pandas stores the index of a frame in columns of this name, which are not features.
+        rest = [name for name in source.columns if name != config.target and not name.startswith("__index_level_")]
+        check_columns("--drop", config.drop, rest)
+        check_columns("--time", [] if apart is None else [apart], rest)
+        columns = [name for name in rest if name not in config.drop and name != apart]
+        if config.schema is not None:
+            check_described(config.schema, columns, rest, where)
+        check_columns("--categorical", config.categorical, columns)
+        for option in ("freeze", "only_up", "only_down"):
+            check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
+        if not columns:
+            raise DataError(f"{where} has no column left to learn from.")
+        chunk = next(iter(source.chunks()), None)
+        if chunk is None:
+            raise DataError(f"{where} has columns and no rows.")
+    if config.schema is not None:
+        return read_described(chunk, config.schema, columns), chunk
+    return pd.DataFrame({name: _column(chunk, name, as_text=name in config.categorical) for name in columns}), chunk
+
+
 def read_table(config: FitConfig, apart: str | None = None) -> Table:
     """Read the rows, infer their schema, and split them into training and held-out rows.
 
@@ -175,23 +221,9 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
     Raises:
         AvcgError: If the file or the options are invalid. The message names the column or the option.
     """
-    with open_rows(config.data) as source:
-        where = source.name
-        check_columns("--target", [config.target], source.columns)
-        # pandas stores the index of a frame in columns of this name, which are not features.
-        rest = [name for name in source.columns if name != config.target and not name.startswith("__index_level_")]
-        check_columns("--drop", config.drop, rest)
-        check_columns("--time", [] if apart is None else [apart], rest)
-        columns = [name for name in rest if name not in config.drop and name != apart]
-        check_columns("--categorical", config.categorical, columns)
-        for option in ("freeze", "only_up", "only_down"):
-            check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
-        if not columns:
-            raise DataError(f"{where} has no column left to learn from.")
-        chunk = next(iter(source.chunks()), None)
-        if chunk is None:
-            raise DataError(f"{where} has columns and no rows.")
-    X = pd.DataFrame({name: _column(chunk, name, as_text=name in config.categorical) for name in columns})
+    X, chunk = read_columns(config, apart)
+    where = chunk.name
+    assert config.target is not None
     y = _outcomes(chunk, config.target)
     classes, counts = (part.tolist() for part in np.unique(y, return_counts=True))
     if not 2 <= len(classes) <= _MAX_OUTCOMES:
@@ -207,7 +239,7 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
         )
     if config.threshold is not None and len(classes) != 2:
         raise SettingError(f"--threshold is for two outcomes. Column {config.target!r} has {len(classes)}.")
-    notes = _check_names(X)
+    notes = check_names(X) if config.schema is None else ()
     schema = schema_of(config, X)
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
@@ -241,7 +273,7 @@ def _outcomes(chunk: Chunk, name: str) -> NDArray[Any]:
     return np.array(column.tolist())
 
 
-def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
+def check_names(X: pd.DataFrame) -> tuple[str, ...]:
     """Refuse columns of texts that identify rows, such as names, and warn of columns that may do so."""
     notes = []
     for name, column in X.items():
@@ -263,9 +295,12 @@ def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
 
 def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     """The schema of rows, with the constraints of the options."""
-    schema = schema_with_gaps(X).freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
-    for name, step in _steps(X).items():
-        schema = schema.step(name, step)
+    schema = config.schema
+    if schema is None:
+        schema = schema_with_gaps(X)
+        for name, step in _steps(X).items():
+            schema = schema.step(name, step)
+    schema = schema.freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
     for text in config.between:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *parse_range("--between", name, rest))
@@ -281,7 +316,7 @@ def _steps(X: pd.DataFrame) -> dict[str, float]:
         values = column.dropna().to_numpy(np.float64)
         for digits in range(_MAX_DECIMALS + 1):
             if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}")
+                steps[str(name)] = float(f"1e-{digits}") if digits else 1
                 break
     return steps
 
@@ -333,7 +368,7 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
     messages = dict.fromkeys(
         str(warning.message) for warning in caught if not issubclass(warning.category, PromiseWarning)
     )
-    figures = _figures(explainer, table)
+    figures = {"rows": len(table.X)} | measure(explainer, table.held_out, table.held_out_y, table.positive)
     notes = (*table.notes, *messages)
     if config.models and figures["accuracy"] < 1.0 - figures["accuracy"] and len(table.classes) == 2:
         notes = (*notes, _swapped_classes_note(config, table, figures["accuracy"]))
@@ -345,7 +380,7 @@ def fit_explainer(config: FitConfig, table: Table) -> FitResult:
         "dtypes": {str(name): str(dtype) for name, dtype in table.X.dtypes.items()},
         "assumption": assumption,
         "settings": {
-            **asdict(config),
+            **config.settings,
             "data": Path(config.data).name,
             "models": _names(config),
             "calibrate_on": config.calibrate_on and Path(config.calibrate_on).name,
@@ -402,43 +437,3 @@ def _box(path: str, config: FitConfig, table: Table, space: TabularSpace) -> Bla
                 f" {','.join(config.classes)!r} instead."
             )
     return BlackBox(path, table.X, classes=labels, space=space).over(space, np.array(table.classes))
-
-
-def _figures(explainer: AVCG, table: Table) -> dict[str, Any]:
-    """Measurements of an explainer on the held-out rows."""
-    space, held_out = table_of(explainer.space_), table.held_out
-    assert space is not None
-    decisions = explainer.decide(held_out)
-    denied = held_out[decisions != table.positive]
-    counts = np.unique(table.held_out_y, return_counts=True)[1]
-    figures: dict[str, Any] = {
-        "rows": len(table.X),
-        "held_out": len(held_out),
-        "accuracy": float((decisions == table.held_out_y).mean()),
-        "most_frequent": float(counts.max() / counts.sum()),
-        "denied": len(denied),
-        "promise": str(explainer.calibration_),
-        "statements": [statement.to_dict() for statement in explainer.statements()],
-    }
-    names = ("measured", "statuses", "coverage", "survival", "n_models", "distance", "changes", "violations")
-    figures |= dict.fromkeys(names)
-    if not len(denied):
-        return figures
-    answers = explainer.generate(denied.head(_MAX_MEASURED), table.positive)
-    delivered = np.isin(answers.statuses, TOLD)
-    certificate = answers.certificate
-    assert answers.changed is not None
-    figures |= {
-        "measured": len(answers),
-        "statuses": {str(name): int(count) for name, count in answers.summary().items()},
-        "coverage": float((answers.statuses == "ok").mean()),
-        "violations": int(space.violations(answers.answers, answers.factuals).sum()),
-        "n_models": None if certificate is None else certificate.n,
-    }
-    if delivered.any():
-        figures |= {
-            "survival": None if certificate is None else float(certificate.share[delivered].mean()),
-            "distance": float(answers.distance[delivered].mean()),
-            "changes": float(answers.changed[delivered].sum(axis=1).mean()),
-        }
-    return figures

@@ -16,6 +16,7 @@ from avcg.cli.bench import bench_app
 from avcg.cli.explain import explain_app
 from avcg.cli.fit import fit_app
 from avcg.cli.report import report_app
+from avcg.cli.schema import schema_app
 from avcg.cli.serve import serve_app
 from avcg.console import console
 from avcg.errors import AvcgError
@@ -35,7 +36,7 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,  # local variables may hold personal data
 )
 data_app = typer.Typer(help="List and show the datasets of avcg.", no_args_is_help=True)
-for command in (fit_app, explain_app, report_app, audit_app, backtest_app, serve_app):
+for command in (schema_app, fit_app, explain_app, report_app, audit_app, backtest_app, serve_app):
     app.add_typer(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
+from os import PathLike
 from typing import Any, ClassVar, Literal, Self
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
@@ -421,6 +422,76 @@ class Schema:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SchemaError(f"This schema is incomplete or damaged: {error!r}.") from None
+
+    def to_toml(self, X: Any = None) -> str:
+        """The schema as a TOML text that people can edit, with an explanation of every entry.
+
+        Args:
+            X: Rows whose lowest and highest numbers are shown in comments; None: no numbers are shown.
+
+        >>> text = Schema((Continuous("age", step=1, change="none"),)).to_toml()
+        >>> print(text[text.index("[columns.age]") :], end="")
+        [columns.age]
+        # Whole number.
+        kind = "number"
+        change = "frozen"
+        step = 1
+        """
+        from avcg.schema.toml import to_toml
+
+        if X is None:
+            return to_toml(self)
+        from avcg.space.frames import number_ranges
+
+        return to_toml(self, number_ranges(X, self))
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """The schema in a TOML text, as `to_toml` writes it or as somebody wrote it by hand.
+
+        Args:
+            text: Text of a schema file.
+
+        Raises:
+            SchemaError: If the text is not TOML or not a schema. The message names the column, the entry and what was
+                expected.
+        """
+        from avcg.schema.toml import from_toml
+
+        return cls._of(from_toml(text)[0])
+
+    def write(self, path: str | PathLike[str], X: Any = None) -> None:
+        """Write the schema to a file that people can edit: TOML, or JSON if its name ends in ``.json``.
+
+        Args:
+            path: Path of the file. It is replaced if it exists.
+            X: Rows whose lowest and highest numbers are shown in comments; None: no numbers are shown.
+
+        Raises:
+            DataError: If the file cannot be written.
+        """
+        from avcg.schema.toml import write
+
+        write(path, self.to_json() if str(path).lower().endswith(".json") else self.to_toml(X))
+
+    @classmethod
+    def read(cls, path: str | PathLike[str]) -> Self:
+        """Read a schema from a file: TOML, or JSON if its name ends in ``.json``.
+
+        Args:
+            path: Path of the file.
+
+        Raises:
+            DataError: If the file is missing, larger than 10 MB or not UTF-8.
+            SchemaError: If it is not a schema. The message names the file, the column and the entry.
+        """
+        from avcg.schema.toml import read
+
+        return cls._of(read(path)[0])
+
+    @classmethod
+    def _of(cls, schema: Schema) -> Self:
+        return cls(**{field.name: getattr(schema, field.name) for field in fields(schema)})
 
     def _with(self, feature: Feature) -> Self:
         return replace(self, features=tuple(feature if old.name == feature.name else old for old in self.features))

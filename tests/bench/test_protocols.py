@@ -326,7 +326,7 @@ class TestOwnTables:
             (TABLE.replace("target", "tarket"), SettingError, "unknown key 'tarket'. Did you mean 'target'"),
             (TABLE.replace("loans.csv", "loan.csv"), DataError, "no file"),
             (TABLE.replace("loans.csv", "loans.txt"), DataError, "must be a file ending in '.csv', '.parquet'"),
-            (TABLE.replace("loans.json", "loans.csv"), SchemaError, "loans.csv: This is not JSON"),
+            (TABLE.replace("loans.json", "loans.csv"), SchemaError, "loans.csv is not TOML: Expected '=' after a key"),
             (f"{TABLE}, {TABLE}", SettingError, "two datasets called 'loans'"),
         ],
     )
