@@ -23,6 +23,7 @@ from avcg.space import frames
 from avcg.space.base import Delivery, Space
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
+from avcg.space.derived import Derivations
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
@@ -67,11 +68,15 @@ class TabularSpace:
             schema: What the columns are and what may change.
             X: Training rows.
             scaling: ``"standard"`` (mean 0, deviation 1) or ``"minmax"`` (0 to 1).
+
+        Raises:
+            DataError: If the rows do not fit the schema, its links or its derived columns.
         """
         if scaling not in ("standard", "minmax"):
             raise SchemaError(f"The 'scaling' of a space must be 'standard' or 'minmax'. Got {scaling!r} instead.")
         values = frames.read_values(X, schema)
         encoding = Encoding.fit(schema, values, scaling)
+        Derivations.of(encoding).check(encoding, values)
         return cls(encoding, FeasibleSet.of(encoding, learn_links(encoding, values)))
 
     @property
@@ -340,11 +345,10 @@ class TabularSpace:
                 f"The hypotheses read column {different!r} differently from this schema. Give the schema they were"
                 " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
             )
-        return replace(
-            self,
-            encoding=encoding,
-            feasible=FeasibleSet.of(encoding, learn_links(encoding, frames.read_values(X, schema))),
-        )
+        values = frames.read_values(X, schema)
+        Derivations.of(encoding).check(encoding, values)
+        feasible = FeasibleSet.of(encoding, learn_links(encoding, values))
+        return replace(self, encoding=encoding, feasible=feasible)
 
     def restrict(
         self,
