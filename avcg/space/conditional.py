@@ -10,6 +10,7 @@ import numpy as np
 from avcg.schema.features import Categorical
 from avcg.schema.rules import Implication
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values, multiple, multiples
+from avcg.space.linear import differs
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +132,7 @@ def _obeyed(rule: _Rule, point: Values, blur: Floats) -> Flags:
 def _touched(encoding: Encoding, point: Values, factual: Values, columns: Flags, rows: Positions) -> Flags:
     numbers = np.flatnonzero(columns[encoding.numeric_columns])
     choices = np.flatnonzero(columns[encoding.categorical_columns])
-    left, right = point.numbers[np.ix_(rows, numbers)], factual.numbers[np.ix_(rows, numbers)]
-    moved = ((left != right) & ~(np.isnan(left) & np.isnan(right))).any(axis=1)
+    moved = differs(point.numbers[np.ix_(rows, numbers)], factual.numbers[np.ix_(rows, numbers)]).any(axis=1)
     return np.asarray(moved | (point.choices[np.ix_(rows, choices)] != factual.choices[np.ix_(rows, choices)]).any(1))
 
 

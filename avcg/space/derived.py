@@ -12,7 +12,7 @@ from avcg.errors import DataError, enumerate_some
 from avcg.schema.expressions import Column, Extreme, Node, Number, Sum, evaluate
 from avcg.schema.rules import Derivation, ordered
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values, multiple
-from avcg.space.linear import ROUNDING
+from avcg.space.linear import ROUNDING, differs
 
 FLOAT32 = 2.5e-7  # relative difference that a column of float32 makes
 _TRAINING = 1e-6  # relative difference from the expression that training rows may have
@@ -75,7 +75,7 @@ class Derivations:
 
     def _moved(self, numbers: Floats, factuals: Floats, i: int) -> Flags:
         used = self.inputs[i]
-        return np.asarray(_differs(numbers[:, used], factuals[:, used]).any(axis=1))
+        return np.asarray(differs(numbers[:, used], factuals[:, used]).any(axis=1))
 
     def broken(
         self, encoding: Encoding, numbers: Floats, factuals: Floats, low: Floats, high: Floats, blur: Floats
@@ -100,7 +100,7 @@ class Derivations:
                 slack = error + ROUNDING * np.abs(value) + blur[:, target]
                 off = ~self._agrees(encoding, target, value, exact, slack)
                 off |= (value < low[:, target] - slack) | (value > high[:, target] + slack)
-            result[:, i] = np.where(moved, off & ~missing, _differs(value, own))
+            result[:, i] = np.where(moved, off & ~missing, differs(value, own))
         return result
 
     def _agrees(self, encoding: Encoding, target: int, value: Floats, exact: Any, slack: Any) -> Flags:
@@ -135,10 +135,6 @@ class Derivations:
                     f" {value[row]:.10g}. Correct the rows or the expression, e.g. if another unit or more columns"
                     f" than {enumerate_some(rule.inputs)} are meant."
                 )
-
-
-def _differs(left: Floats, right: Floats) -> Any:
-    return (left != right) & ~(np.isnan(left) & np.isnan(right))
 
 
 def _with_error(node: Node, index: dict[str, int], numbers: Floats, errors: Floats) -> tuple[Any, Any]:

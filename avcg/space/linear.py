@@ -76,12 +76,17 @@ class LinearRules:
             result[:, i] = (np.abs(excess) if self.equal[i] else excess) > slack
         return result
 
-    def repair(self, encoding: Encoding, numbers: Floats, low: Floats, high: Floats, blur: Floats) -> None:
+    def repair(
+        self, encoding: Encoding, numbers: Floats, factuals: Floats, low: Floats, high: Floats, blur: Floats
+    ) -> None:
         """Move numbers to the nearest that obey one rule after the other, as far as limits and grids let them.
+
+        A rule of which no column changed is left alone.
 
         Args:
             encoding: The grids.
             numbers: (N, n), changed in place.
+            factuals: (N, n) numbers of the factuals.
             low: (N, n) how low each may go; its present value if it may not be moved.
             high: (N, n) how high each may go.
             blur: (N, n) how exactly the numbers are known.
@@ -89,7 +94,8 @@ class LinearRules:
         for i, weights in enumerate(self.moving):
             bound = self.bounds[i] - self.constants[i]
             excess, slack = _excess(weights, bound, numbers, blur)
-            rows = np.flatnonzero((np.abs(excess) if self.equal[i] else excess) > slack)
+            broken = (np.abs(excess) if self.equal[i] else excess) > slack
+            rows = np.flatnonzero(broken & differs(numbers, factuals)[:, self.columns[i]].any(axis=1))
             if len(rows):
                 moved = numbers[rows]
                 self._repair(encoding, i, bound, moved, low[rows], high[rows])
@@ -118,6 +124,11 @@ class LinearRules:
                 onward = np.where(target > present, moved > present, moved < present) & (target != present)
                 target = np.where((first <= last) & onward, moved, present)
             numbers[:, column] = target
+
+
+def differs(left: Floats, right: Floats) -> Flags:
+    """(N, n) whether numbers differ, a missing one from any other than a missing one."""
+    return (left != right) & ~(np.isnan(left) & np.isnan(right))
 
 
 def _steps(count: Floats, rises: Flags, *, down: bool, within: bool) -> Floats:

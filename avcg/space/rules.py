@@ -15,7 +15,7 @@ import numpy as np
 from avcg.space.conditional import Conditionals
 from avcg.space.derived import FLOAT32, Derivations
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
-from avcg.space.linear import LinearRules
+from avcg.space.linear import LinearRules, differs
 
 _ROUNDS = 4  # how often all rules are repaired one after the other
 _EPS = float(np.finfo(np.float32).eps)
@@ -119,15 +119,10 @@ class Rules:
         return result
 
     def _repair_sums(self, result: Values, factual: Values, bounds: Bounds, fixed: Flags, blur: Floats) -> None:
-        touched = self._touched(result, factual)[:, : len(self.linear.bounds)].any(axis=1)
-        rows = np.flatnonzero(touched)
-        part = result.take(rows)
-        still = fixed[rows]
-        low = np.where(still, part.numbers, bounds.low[rows])
-        high = np.where(still, part.numbers, bounds.high[rows])
-        self.conditional.narrow(part, low, high, blur[rows])
-        self.linear.repair(self.encoding, part.numbers, low, high, blur[rows])
-        result.numbers[rows] = part.numbers
+        low = np.where(fixed, result.numbers, bounds.low)
+        high = np.where(fixed, result.numbers, bounds.high)
+        self.conditional.narrow(result, low, high, blur)
+        self.linear.repair(self.encoding, result.numbers, factual.numbers, low, high, blur)
 
     def finish(self, point: Values, factual: Values, bounds: Bounds, blur: Floats) -> Values:
         """The rows with derived columns computed, and factual values in the columns of rules that are still broken."""
@@ -175,8 +170,7 @@ class Rules:
     def changed(self, point: Values, factual: Values) -> Flags:
         """(N, features) which values differ."""
         changed = np.zeros((len(point), len(self.encoding.schema)), bool)
-        gaps = np.isnan(point.numbers) & np.isnan(factual.numbers)
-        changed[:, self.encoding.numeric_columns] = (point.numbers != factual.numbers) & ~gaps
+        changed[:, self.encoding.numeric_columns] = differs(point.numbers, factual.numbers)
         changed[:, self.encoding.categorical_columns] = point.choices != factual.choices
         return changed
 
