@@ -24,14 +24,16 @@ def describe(schema: Schema, ranges: Ranges | None = None) -> list[dict[str, str
             "what it is": _kind(feature),
             "values": _values(feature, (ranges or {}).get(feature.name)),
             "may change": _may_change(feature, schema, linked.get(feature.name, (feature.name,))),
-            "cost": _cost(feature, linked.get(feature.name, (feature.name,))[0]),
+            "cost": "nothing"
+            if feature.name in schema.derivations
+            else _cost(feature, linked.get(feature.name, (feature.name,))[0]),
         }
         for feature in schema.features
     ]
 
 
 def table(schema: Schema) -> str:
-    """The description as aligned text, with the cap on changes below."""
+    """The description as aligned text, with the cap on changes and the rules between columns below."""
     rows = describe(schema)
     widths = {key: max(len(key), *(len(row[key]) for row in rows)) for key in rows[0]}
     lines = ["  ".join(key.ljust(width) for key, width in widths.items())]
@@ -41,6 +43,7 @@ def table(schema: Schema) -> str:
         lines.append(f"Kept as they are, and no features: {', '.join(schema.kept)}.")
     if schema.max_changes is not None:
         lines.append(f"At most {schema.max_changes} may change at once.")
+    lines += [rule.words for rule in schema.rules]
     return "\n".join(line.rstrip() for line in lines)
 
 
@@ -77,6 +80,8 @@ def _figure(value: float) -> str:
 
 
 def _may_change(feature: Feature, schema: Schema, group: tuple[str, ...]) -> str:
+    if feature.name in schema.derivations:
+        return f"computed from {', '.join(schema.derivations[feature.name].inputs)}"
     if any(schema[name].change == "none" for name in group):  # freezing one column of a link freezes all
         return "no"
     partners = [name for name in group if name != feature.name]

@@ -25,6 +25,16 @@ from avcg.schema.features import (
     columns_of,
     to_python,
 )
+from avcg.schema.rules import (
+    Condition,
+    Derivation,
+    Requirement,
+    Rule,
+    check_condition,
+    check_rules,
+    rule_from_dict,
+    rule_to_dict,
+)
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
@@ -40,6 +50,7 @@ class Schema:
         max_changes: Most features that may change at once (a link counts once); None: any number.
         kept: Columns that are no features, such as identifiers and dates. Rows may have or lack them, and answers
             return them as they are.
+        rules: Rules between columns, from `require`, `derive` and `when`.
 
     >>> schema = Schema((Continuous("hours", step=1), Categorical("sex", ("f", "m"))))
     >>> print(schema.freeze("sex").between("hours", 10, 60))
@@ -53,6 +64,7 @@ class Schema:
     links: tuple[tuple[str, ...], ...] = ()
     max_changes: int | None = None
     kept: tuple[str, ...] = ()
+    rules: tuple[Rule, ...] = ()
 
     VERSION: ClassVar[int] = 1
 
@@ -61,6 +73,7 @@ class Schema:
         object.__setattr__(self, "links", tuple(tuple(group) for group in self.links))
         object.__setattr__(self, "max_changes", to_python(self.max_changes))
         object.__setattr__(self, "kept", tuple(self.kept))
+        object.__setattr__(self, "rules", tuple(dict.fromkeys(self.rules)))
         if not self.features:
             raise SchemaError("A schema needs at least one column. Got none.")
         names: set[str] = set()
@@ -84,6 +97,7 @@ class Schema:
             isinstance(self.max_changes, bool) or not isinstance(self.max_changes, int) or self.max_changes < 1
         ):
             raise SchemaError(f"The cap of at_most must be a whole number >= 1. Got {self.max_changes!r} instead.")
+        check_rules(self)
 
     def _check_columns(self) -> None:
         """Refuse columns that would be read twice."""
@@ -174,6 +188,11 @@ class Schema:
         """The categorical features, in order."""
         return tuple(feature for feature in self.features if isinstance(feature, Categorical))
 
+    @cached_property
+    def derivations(self) -> dict[str, Derivation]:
+        """The rule of each derived column, by its name."""
+        return {rule.column: rule for rule in self.rules if isinstance(rule, Derivation)}
+
     def freeze(self, *columns: str) -> Self:
         """These columns may not change. Kept columns never do."""
         return self._each(
@@ -189,7 +208,7 @@ class Schema:
         return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "down")))
 
     def free(self, *columns: str) -> Self:
-        """Lift every limit on where these columns may move. Steps, missing values, codes, prices and links stay."""
+        """Lift every limit on where these columns may move. Steps, gaps, codes, prices, links and rules stay."""
         return self._each(columns, lambda feature: feature.free())
 
     def between(self, column: str, low: float | None = None, high: float | None = None) -> Self:
@@ -368,6 +387,64 @@ class Schema:
         capped = replace(self, max_changes=n)
         return capped if self.max_changes is None else replace(self, max_changes=min(n, self.max_changes))
 
+    def require(self, rule: str) -> Self:
+        """Every answer that changes a column of this rule obeys it.
+
+        Args:
+            rule: A linear inequality or equality between numeric columns with ``<=``, ``>=`` or ``==``. Names that are
+                not identifiers are written in backticks. While a number of the rule is missing, it says nothing.
+
+        Raises:
+            SchemaError: If the text is not such a rule. The message shows the place.
+
+        >>> schema = Schema((Continuous("rent"), Continuous("food"), Continuous("total")))
+        >>> [rule.words for rule in schema.require("rent + food == total").rules]
+        ['rent + food equals total.']
+        """
+        return self.with_rule(Requirement(rule))
+
+    def derive(self, column: str, expression: str) -> Self:
+        """This numeric column is computed from others whenever one of them changes, and never changed by itself.
+
+        It costs nothing and does not count as a change. The training rows must obey the expression.
+
+        Args:
+            column: Name of the column.
+            expression: Sums, products, ratios, ``min`` and ``max`` of numeric columns and constants.
+
+        Raises:
+            SchemaError: If the text is not such an expression, or the column is limited in a way that only its inputs
+                can keep.
+
+        >>> schema = Schema((Continuous("debt"), Continuous("income"), Continuous("dti")))
+        >>> schema.derive("dti", "debt / income").derivations["dti"].inputs
+        ('debt', 'income')
+        """
+        return self.with_rule(Derivation(column, expression))
+
+    def when(self, column: str, categories: Scalar | Iterable[Scalar]) -> Condition:
+        """Begin a rule about another column wherever this one has certain categories; `then` completes it.
+
+        Args:
+            column: Name of a categorical column.
+            categories: One of its categories, or several.
+
+        Raises:
+            SchemaError: If the column is a number, or has no such category.
+
+        >>> schema = Schema((Categorical("housing", ("own", "rent")), Continuous("rent")))
+        >>> [rule.words for rule in schema.when("housing", "own").then("rent", equals=0).rules]
+        ['Where housing is own, rent is 0.']
+        """
+        one = isinstance(categories, str) or not isinstance(categories, Iterable)
+        values = tuple(map(to_python, [categories] if one else categories))  # type: ignore[arg-type]
+        check_condition(self, column, values)
+        return Condition(self, column, values)
+
+    def with_rule(self, rule: Rule) -> Self:
+        """This schema with one more rule, as `require`, `derive` and `when` make them."""
+        return replace(self, rules=(*self.rules, rule))
+
     def describe(self, X: Any = None) -> list[dict[str, str]]:
         """The schema in plain words, one row per column.
 
@@ -394,6 +471,8 @@ class Schema:
         content: dict[str, Any] = {"features": features, "links": self.links, "max_changes": self.max_changes}
         if self.kept:
             content["kept"] = self.kept
+        if self.rules:
+            content["rules"] = [rule_to_dict(rule) for rule in self.rules]
         return json.dumps({"format": "avcg.schema", "version": self.VERSION, **content}, indent=1, allow_nan=False)
 
     @classmethod
@@ -417,7 +496,8 @@ class Schema:
         try:
             features = tuple(_feature_from(entry) for entry in content["features"])
             links = tuple(tuple(group) for group in content["links"])
-            return cls(features, links, content["max_changes"], tuple(content.get("kept", ())))
+            rules = tuple(rule_from_dict(entry) for entry in content.get("rules", ()))
+            return cls(features, links, content["max_changes"], tuple(content.get("kept", ())), rules)
         except SchemaError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:

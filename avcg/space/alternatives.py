@@ -66,9 +66,8 @@ def alternatives(
         around: (B, m, D) points for each row. A number that has not changed is only moved toward their mean, and only
             categories that one of them has are entered. None: numbers move both ways, and every category is entered.
     """
-    owner, count = owners(encoding, feasible), len(encoding.schema)
     parts = [
-        *_taken_back(encoding, x_cf, x, owner, count),
+        *_taken_back(encoding, feasible, x_cf, x),
         _moved_numbers(encoding, feasible, x_cf, x, np.float32(step), units, around),
         _other_categories(encoding, feasible, x_cf, x, units, around),
     ]
@@ -76,15 +75,18 @@ def alternatives(
     allowed = feasible if feasible.rows == 1 else feasible.take(rows)
     codes = project(encoding, allowed, codes[None], x[rows])[0]
     differs = (codes != x_cf[rows]).any(axis=1)
-    return Alternatives(rows[differs], moved[differs], codes[differs], count)
+    return Alternatives(rows[differs], moved[differs], codes[differs], len(encoding.schema))
 
 
 _Part = tuple[Positions, Positions, Codes]
 
 
-def _taken_back(encoding: Encoding, x_cf: Codes, x: Codes, owner: Positions, count: int) -> list[_Part]:
+def _taken_back(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> list[_Part]:
     """Each change taken back, and changes of numbers taken back by half."""
-    of_unit = (owner[:, None] == np.arange(count)).astype(np.float32)
+    owner = owners(encoding, feasible)
+    of_unit = (owner[:, None] == np.arange(len(encoding.schema))).astype(np.float32)
+    if feasible.rules is not None:
+        of_unit[:, feasible.rules.computed] = 0.0  # computed from what moves, and not moved
     rows, units = np.nonzero((x_cf != x).astype(np.float32) @ of_unit > 0)
     numeric = np.isin(units, encoding.numeric_columns)
     parts = []

@@ -20,6 +20,7 @@ from avcg.space.categories import flags
 from avcg.space.encoding import Codes, Encoding, Flags, Positions
 from avcg.space.limits import Limits
 from avcg.space.links import Link
+from avcg.space.rules import Rules
 
 # Default of `Recipe.reach`: codes beyond which more room to move makes no difference to a decoder.
 REACH = 3.0
@@ -37,12 +38,14 @@ class FeasibleSet:
         max_changes: (R,) at most so many units of change, or None.
         unit: (features,) the unit of change each feature belongs to; linked features share one.
         links: How linked columns follow their leaders.
+        rules: Rules between columns, or None.
     """
 
     limits: Limits
     max_changes: Positions | None
     unit: Positions
     links: tuple[Link, ...]
+    rules: Rules | None = None
 
     @classmethod
     def of(cls, encoding: Encoding, links: tuple[Link, ...]) -> Self:
@@ -61,7 +64,10 @@ class FeasibleSet:
                 change[members] = "none"
             _check_followers(encoding, link)
         cap = None if schema.max_changes is None else np.array([schema.max_changes])
-        return cls(Limits.of(encoding, change), cap, unit, links)
+        rules = Rules.of(encoding, unit)
+        if rules is not None:
+            change[rules.computed] = "none"  # not by themselves
+        return cls(Limits.of(encoding, change), cap, unit, links, rules)
 
     @property
     def rows(self) -> int:
@@ -132,6 +138,10 @@ class FeasibleSet:
             one = not all(isinstance(entry, Iterable) and not isinstance(entry, str) for entry in listed) or not listed
             free = flags(_named([listed] if one else listed, encoding), names, "the schema", "column")
             immovable = free.any(axis=0) & ~(self.movable(encoding).any(axis=0) @ alike)
+            for name in np.array(names)[free.any(axis=0)].tolist():
+                if name in encoding.schema.derivations:
+                    inputs = enumerate_some(encoding.schema.derivations[name].inputs, 12)
+                    raise SchemaError(f"'vary' names column {name!r}, which is computed from {inputs}. Name these.")
             if immovable.any():
                 raise SchemaError(
                     f"'vary' names column {names[int(immovable.argmax())]!r}, which the schema does not let change."

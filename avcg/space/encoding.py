@@ -32,8 +32,6 @@ Scaling = Literal["standard", "minmax"]
 _EPS = float(np.finfo(np.float32).eps)
 _CLEAR = 1e-3  # standard deviations that a number without a step stays clear of a special code
 _SIDES = np.array([-1.0, 1.0])
-# From here on float64 no longer holds every whole number: 2**53 may stand for 2**53 + 1.
-EXACT = 2.0**53
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +283,7 @@ class Encoding:
     def prices(self) -> Codes:
         """(D,) what a unit of each code costs: a category counts half where it goes and half where it comes from.
 
-        Followers of a link cost nothing: the leader's price is the link's.
+        Followers of a link cost nothing: the leader's price is the link's. Derived columns cost nothing either.
         """
         prices = np.zeros(self.width, np.float32)
         for j, feature in enumerate(self.numeric):
@@ -298,6 +296,8 @@ class Encoding:
         for group in self.schema.links:
             for name in group[1:]:
                 prices[self.slices[self.schema.names.index(name)]] = 0.0
+        for name in self.schema.derivations:
+            prices[self.slices[self.schema.names.index(name)]] = 0.0
         return prices
 
     @cached_property

@@ -13,8 +13,8 @@ import numpy as np
 
 from avcg.errors import DataError, enumerate_some
 from avcg.schema.features import Categorical, Continuous
-from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Positions, Values
-from avcg.space.grids import tidied
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
+from avcg.space.grids import EXACT, tidied
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,9 +13,10 @@ from avcg.errors import DataError
 from avcg.schema.features import Continuous
 from avcg.space.categories import own_slots
 from avcg.space.constraints import FeasibleSet
-from avcg.space.encoding import EXACT, Codes, Encoding, Flags, Floats, Values
-from avcg.space.grids import multiple
+from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values
+from avcg.space.grids import multiple, multiples
 from avcg.space.links import enterable_by_leader, follow
+from avcg.space.rules import Bounds, Rules
 
 # What a float32 code near 1 cannot tell apart, in units of the scale.
 _BLUR = 1e-7
@@ -41,7 +42,77 @@ def project(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) ->
         result[..., encoding.slot_at] = _project_choices(encoding, feasible, x_cf, x)
     for link in feasible.links:
         follow(encoding, link, result, x)
-    return result if feasible.max_changes is None else _keep_dearest(encoding, feasible, result, x)
+    if feasible.rules is not None:
+        result = _obeyed(encoding, feasible, feasible.rules, result, x, np.ones((), bool))
+    if feasible.max_changes is None:
+        return result
+    kept = _keep_dearest(encoding, feasible, result, x)
+    if feasible.rules is not None and kept is not result:  # to undo one change may break a rule
+        units = np.take(_changed_features(encoding, kept, x) @ _members(feasible) > 0, feasible.unit, axis=-1)
+        kept = _obeyed(encoding, feasible, feasible.rules, kept, x, units)
+    return kept
+
+
+def _obeyed(encoding: Encoding, feasible: FeasibleSet, rules: Rules, result: Codes, x: Codes, free: Flags) -> Codes:
+    """Candidates (K, B, D) that obey the rules between columns, by changing the columns that are free (K, B, features).
+
+    What repair finds in exact numbers becomes codes, and is then checked as the codes have it, so that projecting once
+    more changes nothing.
+    """
+    k, b = np.nonzero((_changed_features(encoding, result, x) > 0)[..., rules.bound].any(axis=-1))
+    if not len(k):
+        return result
+    codes, own = result[k, b], x[b]
+    allowed = feasible if feasible.rows == 1 else feasible.take(b)
+    factual, point = _values(encoding, own), _values(encoding, codes)
+    bounds = _bounds(encoding, allowed, rules, own, factual)
+    may_move = np.broadcast_to(free, (*result.shape[:2], len(encoding.schema)))[k, b]
+    settled = rules.settle(point, factual, bounds, may_move, rules.code_blur(point))
+    moved, stays = _moved_numbers(
+        encoding, allowed, encoding.scaled(_filled(encoding, settled.numbers)), own[:, encoding.number_at],
+        np.isnan(factual.numbers),
+    )  # fmt: skip
+    codes = _written(encoding, codes, point, settled, np.where(stays, own[:, encoding.number_at], moved))
+    nearly = _values(encoding, codes)
+    final = rules.finish(nearly, factual, bounds, rules.code_blur(nearly))
+    codes = _written(encoding, codes, nearly, final, encoding.scaled(_filled(encoding, final.numbers)))
+    spans = [block.stop - block.start for block in encoding.slices]
+    back = np.repeat(~rules.changed(final, factual), spans, axis=-1)
+    result = result.copy()
+    result[k, b] = np.where(back, own, codes)
+    return result
+
+
+def _written(encoding: Encoding, codes: Codes, before: Values, after: Values, numbers: Codes) -> Codes:
+    """(N, D) codes in which the values that differ are replaced; ``numbers`` (N, n) are the codes of those after."""
+    result, at, can_miss = codes.copy(), encoding.number_at, encoding.missing_at >= 0
+    gap = np.isnan(after.numbers)
+    same = (before.numbers == after.numbers) | (np.isnan(before.numbers) & gap)
+    result[:, at] = np.where(same, codes[:, at], np.where(gap, np.float32(0.0), numbers))
+    result[:, encoding.missing_at[can_miss]] = gap[:, can_miss]
+    if len(encoding.blocks):
+        result[:, encoding.slot_at] = 0.0
+        result[np.arange(len(codes))[:, None], encoding.first_codes + after.choices] = 1.0
+    return result
+
+
+def _filled(encoding: Encoding, numbers: Floats) -> Floats:
+    return np.where(np.isfinite(numbers), numbers, encoding.center)
+
+
+def _values(encoding: Encoding, codes: Codes) -> Values:
+    """The values that (N, D) codes stand for."""
+    numbers = np.where(missing_numbers(encoding, codes), np.nan, encoding.unscaled(codes[:, encoding.number_at]))
+    return Values(numbers, encoding.decode_choices(codes))
+
+
+def _bounds(encoding: Encoding, feasible: FeasibleSet, rules: Rules, x: Codes, factual: Values) -> Bounds:
+    """What the rows (N, D) may do, derived columns included."""
+    low, high = (bound.copy() for bound in number_limits(feasible, factual.numbers))
+    missing, at = np.isnan(factual.numbers), rules.derived.targets
+    lowest, highest = feasible.limits.ranges.around(np, factual.numbers, missing if missing.any() else None)
+    low[:, at], high[:, at] = lowest[:, at], highest[:, at]
+    return Bounds(low, high, allowed_entries(encoding, feasible, x))
 
 
 def gated(encoding: Encoding, raw: Codes, x: Codes, gates: Flags) -> Codes:
@@ -220,27 +291,6 @@ def number_limits(feasible: FeasibleSet, current: Floats) -> tuple[Floats, Float
     return feasible.limits.interval(np, current, missing if missing.any() else None)
 
 
-def multiples(low: Floats, high: Floats, step: float, decimals: int) -> tuple[Floats, Floats]:
-    """The first and the last multiple of a step within bounds, in steps; the first is above the last if there is none.
-
-    The multiples themselves are compared, since a quotient may be rounded across a whole number: 0.3 / 0.1 is below 3.
-
-    A number that moves ends on a multiple that float64 holds exactly. From 2**53 on, every float64 is a whole number,
-    but a bound may have been rounded outward when it was read: the next float64 inward is within it. Multiples of any
-    other step can be counted exactly up to there only.
-    """
-    first, last = np.ceil(low / step), np.floor(high / step)
-    if step == 1:
-        first = np.where(np.abs(low) >= EXACT, np.nextafter(low, np.inf), first)
-        return first, np.where(np.abs(high) >= EXACT, np.nextafter(high, -np.inf), last)
-    first = np.where(multiple(first - 1, step, decimals) >= low, first - 1, first)
-    last = np.where(multiple(last + 1, step, decimals) <= high, last + 1, last)
-    first = np.where(multiple(first, step, decimals) < low, first + 1, first)
-    last = np.where(multiple(last, step, decimals) > high, last - 1, last)
-    most = np.floor((EXACT - 1) / max(step, 1.0))
-    return np.maximum(first, -most), np.minimum(last, most)
-
-
 def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     """(B, M) the categories each row may be in, with the limits of followers."""
     entries = _enterable(encoding, feasible, x)
@@ -285,11 +335,24 @@ def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: C
 def unit_charges(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
     """(..., B, features) cost of each unit of change, at the position of its leader; above 0 if it changed."""
     starts = [s.start for s in encoding.slices]
-    changed = np.logical_or.reduceat(x_cf != x, starts, axis=-1)
     worth = np.add.reduceat(charges(encoding, x_cf, x), starts, axis=-1)
-    to_unit = (feasible.unit[:, None] == np.arange(len(starts))[None, :]).astype(np.float32)
+    members = _members(feasible)
     # A change without a price is still a change.
-    return worth @ to_unit + 1e-6 * (changed.astype(np.float32) @ to_unit > 0)
+    return worth @ members + 1e-6 * (_changed_features(encoding, x_cf, x) @ members > 0)
+
+
+def _changed_features(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
+    """(..., B, features) 1 for each feature whose codes differ."""
+    starts = [s.start for s in encoding.slices]
+    return np.logical_or.reduceat(x_cf != x, starts, axis=-1).astype(np.float32)
+
+
+def _members(feasible: FeasibleSet) -> Codes:
+    """(features, features) 1 where a feature counts as a change of the unit at that position."""
+    members = feasible.unit[:, None] == np.arange(len(feasible.unit))
+    if feasible.rules is not None:
+        members[feasible.rules.computed] = False  # what is computed from others does not count
+    return members.astype(np.float32)
 
 
 def lock_change(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, rank: int) -> FeasibleSet | None:
@@ -369,7 +432,23 @@ def restore(encoding: Encoding, feasible: FeasibleSet, codes: Codes, factuals: V
                 if isinstance(encoding.schema.features[position], Continuous):
                     j = encoding.kind_index[position]
                     numbers[moved, j] = link.exact.numbers[choices[moved, lead], j]
-    return Values(numbers, choices)
+    answers = Values(numbers, choices)
+    return answers if feasible.rules is None else _exactly(encoding, feasible, feasible.rules, answers, factuals)
+
+
+def _exactly(encoding: Encoding, feasible: FeasibleSet, rules: Rules, answers: Values, factuals: Values) -> Values:
+    """Answers that obey the rules in exact numbers, by changing no other columns than they changed already."""
+    changed = changes(encoding, answers, factuals)
+    rows = np.flatnonzero(changed[:, rules.bound].any(axis=1))
+    if not len(rows):
+        return answers
+    point, factual = answers.take(rows), factuals.take(rows)
+    allowed = feasible if feasible.rows == 1 else feasible.take(rows)
+    bounds, exact = _bounds(encoding, allowed, rules, encoding.encode(factual), factual), np.zeros(point.numbers.shape)
+    settled = rules.finish(rules.settle(point, factual, bounds, changed[rows], exact), factual, bounds, exact)
+    result = Values(answers.numbers.copy(), answers.choices.copy())
+    result.numbers[rows], result.choices[rows] = settled.numbers, settled.choices
+    return result
 
 
 def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
@@ -395,10 +474,13 @@ def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factu
             span = encoding.slices[position]
             off = np.abs(x_cf[:, span] - expected[:, span])
             broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, span]))).any(axis=1)
+    if feasible.rules is not None and columns[feasible.rules.bound].any():
+        rules = feasible.rules
+        broken[:, rules.computed] = False  # judged by their rules, not by the limits of what moves by itself
+        bounds = _bounds(encoding, feasible, rules, encoding.encode(factuals), factuals)
+        broken |= rules.violations(answers, factuals, bounds)
     if feasible.max_changes is not None:
-        units = changed.astype(np.float32) @ (feasible.unit[:, None] == np.arange(len(encoding.schema))).astype(
-            np.float32
-        )
+        units = changed.astype(np.float32) @ _members(feasible)
         broken |= changed & ((units > 0).sum(axis=1) > feasible.max_changes)[:, None]
     return broken
 

@@ -90,7 +90,7 @@ def small_sets(
 
     Yields:
         The (P,) positions in x of the rows, ascending, and the (P, D) points that they may become, themselves among
-        them. All points of a row are in one pair.
+        them; some more than once if there are rules between columns. All points of a row are in one pair.
     """
     first, count, values = grid_values(encoding, feasible, x)
     caps = np.full(len(x), len(feasible.unit))
@@ -108,8 +108,13 @@ def small_sets(
         for start in range(0, len(members), count_at_once):
             rows = members[start : start + count_at_once]
             part = feasible if feasible.rows == 1 else feasible.take(rows)
-            each = each_value(encoding, part, x[rows], first[rows], count[rows])
-            owner, reached = _product(encoding, part, each, x[rows], caps[rows])
+            apart = replace(part, rules=None)  # units are independent only without rules between them
+            each = each_value(encoding, apart, x[rows], first[rows], count[rows])
+            owner, reached = _product(encoding, apart, each, x[rows], caps[rows])
+            if feasible.rules is not None:  # every point that obeys them is its own projection
+                reached = project(
+                    encoding, part if part.rows == 1 else part.take(owner), reached[None], x[rows][owner]
+                )[0]
             yield rows[owner], reached
 
 
@@ -163,8 +168,9 @@ def _product(
 def largest_scores(encoding: Encoding, feasible: FeasibleSet, x: Codes, weights: Floats) -> Floats:
     """(B,) the largest value of a linear function of the codes on any point that each row may become.
 
-    Never too small. It is the largest value up to rounding, except where columns follow a number: between two values
-    of the training rows, categories that follow are taken at whichever is better, and numbers on a grid a step better.
+    Never too small: infinite if a column is derived, and other rules between columns are left out. Without rules it is
+    the largest value up to rounding, except where columns follow a number: between two values of the training rows,
+    categories that follow are taken at whichever is better, and numbers on a grid a step better.
 
     Args:
         encoding: The codes.
@@ -172,10 +178,13 @@ def largest_scores(encoding: Encoding, feasible: FeasibleSet, x: Codes, weights:
         x: (B, D) the factuals.
         weights: (D,) of the linear function.
     """
+    if feasible.rules is not None and len(feasible.rules.computed):
+        return np.full(len(x), np.inf)  # a computed column is not bounded by the limits of its own moves
     low, high = number_ends(encoding, feasible, x)
     stays = (low == high) & (low == encoding.unscaled(x[:, encoding.number_at])) & ~missing_numbers(encoding, x)
     ends = (np.where(stays, np.nan, np.stack([low, high])) - encoding.center) / encoding.scale  # (2, B, n)
-    categories = each_value(encoding, feasible, x, low, np.zeros(low.shape)).astype(np.float64) - x
+    apart = replace(feasible, rules=None)  # rules only take points away
+    categories = each_value(encoding, apart, x, low, np.zeros(low.shape)).astype(np.float64) - x
     led = {link.leader: link for link in feasible.links if link.knots is not None}
     gains = []
     for leader, columns in unit_columns(encoding, feasible).items():

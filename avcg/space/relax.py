@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812  its usual name
 
+from avcg.schema.expressions import evaluate
 from avcg.space.constraints import REACH, FeasibleSet
+from avcg.space.derived import Derivations
 from avcg.space.encoding import Encoding, Positions
 from avcg.space.limits import Limits
 from avcg.space.links import Link, between_knots, enterable_by_leader
+
+_FAR = 30.0  # codes beyond which a derived column has no gradient
+_TINY = 1e-6  # smallest denominator
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,6 +34,11 @@ class _LinkTensors:
     known: Tensor
     knots: Tensor | None
     span: slice  # the slots of a categorical leader
+
+
+def _divided(value: Tensor, by: Tensor) -> Tensor:
+    """A ratio with finite gradients, also where it divides by almost 0; projection takes such answers back."""
+    return value / torch.where(by.abs() < _TINY, torch.where(by < 0, -_TINY, _TINY), by)
 
 
 def _gather(width: int, columns: Positions) -> Positions:
@@ -93,6 +103,7 @@ class Relaxation:
     unpadding: Tensor
     order: Tensor  # (D,) from numbers, missing flags, slots to the order of the codes
     links: tuple[_LinkTensors, ...]
+    derived: Derivations | None
 
     @classmethod
     def of(cls, encoding: Encoding, feasible: FeasibleSet, device: torch.device, dtype: torch.dtype) -> Self:
@@ -118,6 +129,9 @@ class Relaxation:
         own = np.ones(encoding.width, np.float32)
         for link in feasible.links:
             own[link.columns] = 0.0
+        derived = None if feasible.rules is None or not len(feasible.rules.computed) else feasible.rules.derived
+        if derived is not None:
+            own[encoding.number_at[derived.targets]] = 0.0
         padding, unpadding = encoding.padded
         arrays = {
             "number_at": encoding.number_at,
@@ -138,7 +152,7 @@ class Relaxation:
         }
         limits = feasible.limits.coded(encoding).mapped(tensor)
         tensors = {name: tensor(array) for name, array in arrays.items()}
-        return cls(encoding=encoding, links=tuple(links), limits=limits, **tensors)
+        return cls(encoding=encoding, links=tuple(links), limits=limits, derived=derived, **tensors)
 
     def relax(self, raw: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.relax`."""
@@ -161,7 +175,7 @@ class Relaxation:
         result = torch.cat([numbers, *parts, shares], dim=-1).index_select(-1, self.order)
         for link in self.links:
             result = self._follow(link, result, x)
-        return result
+        return result if self.derived is None else self._compute(self.derived, result, x)
 
     def _moved_numbers(
         self, raw: Tensor, current: Tensor, missing: Tensor | None, low: Tensor, high: Tensor, gates: Tensor | None
@@ -242,6 +256,38 @@ class Relaxation:
                 )
                 entries = torch.cat([entries[:, : span.start], mine & entries[:, span], entries[:, span.stop :]], dim=1)
         return entries
+
+    def _compute(self, derived: Derivations, result: Tensor, x: Tensor) -> Tensor:
+        """Write the codes of derived columns where an input changed; their grids are left to the projection."""
+        encoding, written = self.encoding, dict[int, Tensor]()
+        at, gap = encoding.number_at.tolist(), encoding.missing_at.tolist()
+        current, missing = x.index_select(1, self.number_at), None
+        if len(self.can_miss):
+            missing = (x.index_select(1, self.missing_at.clamp(min=0)) > 0.5) & (self.missing_at >= 0)
+        low, high = self.limits.ranges.around(torch, current, missing)
+
+        def code_of(j: int) -> Tensor:
+            return written.get(j, result[..., j])
+
+        def value_of(name: str) -> Tensor:
+            j = derived.index[name]
+            return code_of(at[j]) * float(encoding.scale[j]) + float(encoding.center[j])
+
+        for node, target, inputs in zip(derived.nodes, derived.targets.tolist(), derived.inputs, strict=True):
+            used = np.flatnonzero(inputs).tolist()
+            gaps = [gap[j] for j in used if gap[j] >= 0]
+            moved = torch.stack([code_of(j) != x[:, j] for j in (*(at[j] for j in used), *gaps)]).any(dim=0)
+            for j in gaps:
+                moved = moved & (code_of(j) < 0.5)
+            value = evaluate(node, value_of, torch, _divided)
+            code = ((value - float(encoding.center[target])) / float(encoding.scale[target])).clamp(-_FAR, _FAR)
+            code = inward_clamp(code, low[:, target], high[:, target])
+            written[at[target]] = torch.where(moved, code, x[:, at[target]])
+            if gap[target] >= 0:
+                written[gap[target]] = torch.where(moved, torch.zeros_like(code), x[:, gap[target]])
+        columns = np.array(list(written), np.intp)
+        gather = torch.from_numpy(_gather(encoding.width, columns)).to(x.device)
+        return torch.cat([result, torch.stack(list(written.values()), dim=-1)], dim=-1).index_select(-1, gather)
 
     def _follow(self, link: _LinkTensors, result: Tensor, x: Tensor) -> Tensor:
         """Write the followers' codes: their mean under the leader's shares, or on the lines of a numeric leader."""

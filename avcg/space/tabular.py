@@ -23,6 +23,7 @@ from avcg.space import frames
 from avcg.space.base import Delivery, Space
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
+from avcg.space.derived import Derivations
 from avcg.space.dummies import in_entries
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values, body
 from avcg.space.frames import Frame
@@ -68,11 +69,15 @@ class TabularSpace:
             schema: What the columns are and what may change.
             X: Training rows.
             scaling: ``"standard"`` (mean 0, deviation 1) or ``"minmax"`` (0 to 1).
+
+        Raises:
+            DataError: If the rows do not fit the schema, its links or its derived columns.
         """
         if scaling not in ("standard", "minmax"):
             raise SchemaError(f"The 'scaling' of a space must be 'standard' or 'minmax'. Got {scaling!r} instead.")
         values = frames.read_values(X, schema)
         encoding = Encoding.fit(schema, values, scaling)
+        Derivations.of(encoding).check(encoding, values)
         return cls(encoding, FeasibleSet.of(encoding, learn_links(encoding, values)))
 
     @property
@@ -343,6 +348,7 @@ class TabularSpace:
                 " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
             )
         values = frames.read_values(X, schema)
+        Derivations.of(self.encoding).check(self.encoding, values)
         # What is a code in one schema and a number in the other has a part in ranges and gaps in one of them only.
         recoded = [old.codes != new.codes for old, new in zip(self.schema.numeric, schema.numeric, strict=True)]
         encoding = self.encoding.with_support(schema, body(schema, values), np.flatnonzero(recoded))
