@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from avcg.schema.features import Categorical, Continuous, Scalar
+from avcg.schema.rules import Derivation, Implication, Requirement, Rule
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,54 @@ def _rows_of(form: Callable[[Any], bool], expected: str, length: int | None = No
     )
 
 
+_SIGNS = ("<=", ">=", "==")
+_CONSEQUENCES = ("low", "high", "one_of")
+
+
+def _is_rule(value: object) -> bool:
+    if _is_text(value):
+        return "=" in str(value)
+    if not isinstance(value, dict):
+        return False
+    if value.keys() == {"derive", "from"}:
+        return all(map(_is_text, value.values()))
+    bounds = all(_is_number(value[word]) for word in ("low", "high") if word in value)
+    named = _is_text(value.get("when")) and _is_text(value.get("then")) and _is_list_of(_is_scalar)(value.get("is"))
+    listed = _is_list_of(_is_scalar)(value.get("one_of", []))
+    return (
+        named and bounds and listed and {"when", "is", "then"} < value.keys() <= {"when", "is", "then", *_CONSEQUENCES}
+    )
+
+
+def _read_rule(value: Any) -> Rule:
+    if isinstance(value, dict):
+        if "derive" in value:
+            return Derivation(value["derive"], value["from"])
+        one_of = tuple(value["one_of"]) if "one_of" in value else None
+        return Implication(
+            value["when"], tuple(value["is"]), value["then"], value.get("low"), value.get("high"), one_of
+        )
+    if any(sign in value for sign in _SIGNS):
+        return Requirement(value)
+    column, _, expression = value.partition("=")
+    return Derivation(column.strip(), expression.strip())
+
+
+def _write_rule(rule: Rule) -> str | dict[str, Any]:
+    """The shortest text that is read as the same rule, or a table where no text is."""
+    if isinstance(rule, Requirement):
+        return rule.text
+    if isinstance(rule, Derivation):
+        text = f"{rule.column} = {rule.text}"
+        is_read_back = not any(sign in text for sign in _SIGNS) and _read_rule(text) == rule
+        return text if is_read_back else {"derive": rule.column, "from": rule.text}
+    table: dict[str, Any] = {"when": rule.column, "is": list(rule.categories), "then": rule.target}
+    held = {word: getattr(rule, word) for word in _CONSEQUENCES}
+    return table | {
+        word: list(value) if word == "one_of" else value for word, value in held.items() if value is not None
+    }
+
+
 NUMBER = Form("a number", _is_number)
 WHOLE_NUMBER = Form("a whole number", lambda value: _is_number(value) and isinstance(value, int))
 TRUTH = Form("true or false", lambda value: isinstance(value, bool))
@@ -106,6 +155,14 @@ VALUES = Form('a list such as ["own", "rent"] of texts, numbers, true or false',
 TEXTS = Form('a list of names such as ["own", "rent"]', _is_list_of(_is_text), tuple, list)
 PAIRS = _rows_of(_is_scalar, 'a list of pairs such as [["own", "rent"]]', 2)
 GROUPS = _rows_of(_is_text, 'a list of lists of columns such as [["degree", "years"]]')
+NUMBERS = Form("a list of numbers such as [-9, -8]", _is_list_of(_is_number), tuple, list)
+RULES = Form(
+    'a list of rules such as ["rent <= income", "ratio = debt / income"], or of tables such as'
+    ' { when = "housing", is = ["own"], then = "rent", low = 0, high = 0 }',
+    _is_list_of(_is_rule),
+    lambda value: tuple(map(_read_rule, value)),
+    lambda value: list(map(_write_rule, value)),
+)
 CHANGE = _choice({"any": "any", "only up": "up", "only down": "down", "frozen": "none"})
 
 # Of a column of numbers; the name of the column is that of its table.
@@ -115,6 +172,9 @@ NUMBER_ENTRIES = (
     Entry("low", "low", NUMBER, "Lowest number of an answer. Left out: the lowest in the data.", 0),
     Entry("high", "high", NUMBER, "Highest number of an answer. Left out: the highest in the data.", 99.5),
     Entry("missing", "missing", _accepts_missing("indicator"), "Whether cells may be empty. Left out: false.", True),
+    Entry("codes", "codes", NUMBERS, "Values that are no numbers; no answer enters them.", [-9, -8]),
+    Entry("left_codes", "left_codes", NUMBERS, "Codes that an answer may leave. Left out: none.", [-9]),
+    Entry("observed", "observed", TRUTH, "Whether answers keep out of gaps in the data. Left out: false.", True),
     Entry("cost_per_unit", "cost_per_unit", NUMBER, "Price of one unit. Left out: 1 per standard deviation.", 0.05),
     Entry("cost_per_change", "cost_per_change", NUMBER, "Price of any change. Left out: 0.", 1),
 )
@@ -141,6 +201,13 @@ CATEGORY_ENTRIES = (
     ),
     Entry("missing", "missing", _accepts_missing("category"), "Whether cells may be empty. Left out: false.", True),
     Entry("cost_per_change", "cost_per_change", NUMBER, "Price of any change. Left out: 1.", 3),
+    Entry(
+        "columns",
+        "columns",
+        TEXTS,
+        "The columns of 0 and 1 that hold it, one for each category.",
+        ["home_own", "home_rent", "home_free"],
+    ),
 )
 
 # Of the whole table.
@@ -153,6 +220,8 @@ SCHEMA_ENTRIES = (
         "Columns that state the same fact and change together; the first leads.",
         [["degree", "years"]],
     ),
+    Entry("kept", "kept", TEXTS, "Columns that are no features: returned, never changed.", ["applicant"]),
+    Entry("rules", "rules", RULES, "Rules between columns.", ["rent <= income", "ratio = debt / income"]),
 )
 
 

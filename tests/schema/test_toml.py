@@ -23,6 +23,7 @@ from avcg.schema.entries import (
     CommandNotes,
     Entry,
 )
+from avcg.schema.rules import Derivation, Requirement
 
 # Everything that UTF-8 can hold, hostile to files and to TOML above all.
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -50,6 +51,9 @@ def numbers(draw, name):
         missing=draw(st.sampled_from(["error", "indicator"])),
         cost_per_unit=draw(st.none() | prices),
         cost_per_change=draw(prices),
+        codes=(codes := tuple(draw(st.lists(st.integers(-9, -1) | st.just(99.5), max_size=3, unique=True)))),
+        left_codes=codes[:1],
+        observed=draw(st.booleans()),
     )
 
 
@@ -78,7 +82,8 @@ def schemas(draw):
     shuffled = draw(st.permutations(names))
     links = (tuple(shuffled[:2]), tuple(shuffled[2:5]))[: draw(st.integers(0, 2))]
     links = tuple(group for group in links if len(group) > 1)
-    return Schema(features, links, draw(st.none() | st.integers(1, 9)))
+    kept = tuple(name for name in draw(st.lists(texts, max_size=2, unique=True)) if name not in names)
+    return Schema(features, links, draw(st.none() | st.integers(1, 9)), kept)
 
 
 class TestRoundTrip:
@@ -140,6 +145,38 @@ class TestRoundTrip:
         }  # fmt: skip
         assert Schema.from_toml(schema.to_toml(frame)) == schema
 
+    def test_every_kind_of_rule_and_of_column_can_be_said(self):
+        flags = pd.DataFrame({"home_own": [1, 0, 0], "home_rent": [0, 1, 0], "home_free": [0, 0, 1]})
+        frame = flags.assign(rent=[0.0, 5.5, 0.0], income=[9.5, 8.0, 7.0], share=[0.0, 0.69, 0.0], who=["a", "b", "c"])
+        frame = frame.assign(**{"a <= b": [1.5, 2.5, 2.0]})
+        schema = (
+            Schema.infer(frame).keep("who").require("rent <= 2 * income").derive("share", "rent / income")
+            .derive("a <= b", "income / 4").when("home", "own").then("rent", equals=0)
+            .when("home", ["own", "rent"]).then("income", low=2).when("home", "free").then("rent", high=3.5)
+        )  # fmt: skip
+        content = tomllib.loads(schema.to_toml())
+        assert content["kept"] == ["who"]
+        assert content["columns"]["home"]["columns"] == list(flags)
+        assert content["rules"] == [
+            "rent <= 2 * income",
+            "share = rent / income",
+            {"derive": "a <= b", "from": "income / 4"},
+            {"when": "home", "is": ["own"], "then": "rent", "low": 0, "high": 0},
+            {"when": "home", "is": ["own", "rent"], "then": "income", "low": 2},
+            {"when": "home", "is": ["free"], "then": "rent", "high": 3.5},
+        ]
+        assert Schema.from_toml(schema.to_toml()) == schema
+
+    def test_a_rule_about_categories(self):
+        schema = Schema((Categorical("a", ("x", 1)), Categorical("b", (True, "y", 2.5))))
+        ruled = schema.when("a", "x").then("b", one_of=[True, 2.5])
+        assert repr(Schema.from_toml(ruled.to_toml()).rules) == repr(ruled.rules)
+
+    @pytest.mark.parametrize("wrong", ['["rent"]', "[1]", '[{ when = "home" }]', '[{ derive = "share" }]', '"a <= b"'])
+    def test_what_is_no_rule(self, wrong):
+        with pytest.raises(SchemaError, match="entry 'rules': expected a list of rules"):
+            Schema.from_toml(f'rules = {wrong}\n[columns.rent]\nkind = "number"')
+
     def test_a_file_written_by_hand(self):
         text = """
             max_changes = 1
@@ -188,9 +225,12 @@ class TestTables:
             "".join(line.removeprefix("#   ") for line in part.splitlines(True)[:]) for part in sections[1::2]
         )
         text = f'{whole}\n[columns.degree]\nkind = "category"\n{category}\n[columns.years]\nkind = "number"\n{number}'
+        text += "".join(f'\n[columns.{name}]\nkind = "number"\n' for name in ("rent", "income", "debt", "ratio"))
         schema, notes = toml.from_toml(text.replace("cost_per_change = 1 ", "cost_per_change = 7 "))
         assert notes == CommandNotes("approved", "yes", ("applicant",))
         assert schema.links == (("degree", "years"),)
+        assert schema.rules == (Requirement("rent <= income"), Derivation("ratio", "debt / income"))
+        assert schema.kept == ("applicant",)
         for feature, entries in ((schema["degree"], CATEGORY_ENTRIES), (schema["years"], NUMBER_ENTRIES)):
             for entry in entries:
                 assert entry.word in sections[3 if feature.name == "years" else 5]
@@ -336,6 +376,7 @@ class TestMistakes:
 def test_reading_needs_the_standard_library_alone():
     code = """
 import sys
+from avcg.schema.rules import Derivation, Requirement
 from avcg.schema.schema import Schema
 schema = Schema.from_toml('[columns.a]\\nkind = "number"')
 assert Schema.from_toml(schema.to_toml()) == schema
