@@ -21,7 +21,6 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.retrains import retrains
 from avcg.method.recipe import Recipe
 from avcg.models.classifier import Classifier
-from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
 from avcg.space.tabular import table_of
 
@@ -149,11 +148,9 @@ def _known(hypotheses: FiniteSet, X: pd.DataFrame) -> Schema | None:
     if space is None:
         return None
     schema = space.schema
-    for feature in schema.features:
-        if isinstance(feature, Categorical):
-            schema = schema.allow(
-                feature.name, [value for value in feature.categories if (X[feature.name] == value).any()]
-            )
+    for feature, column in zip(schema.categorical, space.read(X).choices.T, strict=True):
+        known = np.unique(column)
+        schema = schema.allow(feature.name, [feature.categories[i] for i in known if i < len(feature.categories)])
     return schema
 
 

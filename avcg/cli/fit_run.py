@@ -16,6 +16,7 @@ from avcg.auditing.past import Backtest
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
+from avcg.cli.fit_columns import column_notes, dates_of, steps_of
 from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
 from avcg.explainers.avcg import AVCG
 from avcg.guarantees.conformal import Guarantee, Promise
@@ -28,7 +29,6 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
-from avcg.space.grouping import MOST_CATEGORIES
 from avcg.space.tabular import TabularSpace, table_of
 
 # How retrains differ, of the families that need no moments of the rows.
@@ -40,7 +40,6 @@ DIFFER: dict[How, str] = {
     "label_noise": "with another label for 5% of the rows",
 }
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
-_MAX_DECIMALS = 4
 N_HYPOTHESES = 40
 _MAX_MEASURED = 2000  # denied rows that the figures are measured on
 
@@ -184,14 +183,15 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
         check_columns("--time", [] if apart is None else [apart], rest)
         columns = [name for name in rest if name not in config.drop and name != apart]
         check_columns("--categorical", config.categorical, columns)
-        for option in ("freeze", "only_up", "only_down"):
-            check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
         if not columns:
             raise DataError(f"{where} has no column left to learn from.")
         chunk = next(iter(source.chunks()), None)
         if chunk is None:
             raise DataError(f"{where} has columns and no rows.")
-    X = pd.DataFrame({name: _column(chunk, name, as_text=name in config.categorical) for name in columns})
+    dates = dates_of(chunk, columns)
+    X = pd.DataFrame(
+        {name: _column(chunk, name, as_text=name in config.categorical) for name in columns if name not in dates}
+    )
     y = _outcomes(chunk, config.target)
     classes, counts = (part.tolist() for part in np.unique(y, return_counts=True))
     if not 2 <= len(classes) <= _MAX_OUTCOMES:
@@ -207,8 +207,8 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
         )
     if config.threshold is not None and len(classes) != 2:
         raise SettingError(f"--threshold is for two outcomes. Column {config.target!r} has {len(classes)}.")
-    notes = _check_names(X)
     schema = schema_of(config, X)
+    notes = (*column_notes(X, schema), *dates.values())
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
     beside = None if apart is None else _column(chunk, apart, as_text=False)
@@ -241,49 +241,19 @@ def _outcomes(chunk: Chunk, name: str) -> NDArray[Any]:
     return np.array(column.tolist())
 
 
-def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
-    """Refuse columns of texts that identify rows, such as names, and warn of columns that may do so."""
-    notes = []
-    for name, column in X.items():
-        distinct = int(column.nunique())
-        is_text = column.dtype == object and isinstance(column.dropna().iloc[0], str)
-        if is_text and distinct > MOST_CATEGORIES:
-            raise DataError(
-                f"Column {name!r} has {distinct:,} different texts, e.g. {enumerate_some(column.dropna().unique(), 3)}:"
-                f" it seems to identify rows. Leave it out: --drop {str(name)!r}."
-            )
-        counts_rows = column.dtype.kind == "i" and len(column) > 2 and bool((column.diff().iloc[1:] == 1).all())
-        if (is_text and distinct == len(column)) or counts_rows:
-            notes.append(
-                f"Column {name!r} has a different value in every row. If it is an id, leave it out:"
-                f" --drop {str(name)!r}."
-            )
-    return tuple(notes)
-
-
 def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     """The schema of rows, with the constraints of the options."""
-    schema = schema_with_gaps(X).freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
-    for name, step in _steps(X).items():
+    schema = schema_with_gaps(X, dict.fromkeys(config.categorical, "categorical"))
+    for option in ("freeze", "only_up", "only_down"):
+        known = (*schema.all_names, *(schema.kept if option == "freeze" else ()))
+        check_columns(f"--{option.replace('_', '-')}", getattr(config, option), known)
+    schema = schema.freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
+    for name, step in steps_of(X[[feature.name for feature in schema.numeric]]).items():
         schema = schema.step(name, step)
     for text in config.between:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *parse_range("--between", name, rest))
     return schema if config.at_most is None else schema.at_most(config.at_most)
-
-
-def _steps(X: pd.DataFrame) -> dict[str, float]:
-    """Step of each column whose numbers have few decimals, so that answers have no more of them."""
-    steps = {}
-    for name, column in X.items():
-        if column.dtype.kind != "f":
-            continue
-        values = column.dropna().to_numpy(np.float64)
-        for digits in range(_MAX_DECIMALS + 1):
-            if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}")
-                break
-    return steps
 
 
 def _held_out(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:
