@@ -212,7 +212,7 @@ class Answerer:
             self._explainer.random_state = options.seed
         self.target = _target_label(self._explainer.classes_.tolist(), options, artifact.notes)
         self.cell_types = cell_types_of(self._space.schema, artifact.notes.get("dtypes", {}))
-        check_columns("The 'vary' of a query", options.vary or (), self._space.schema.names)
+        check_columns("The 'vary' of a query", options.vary or (), self._space.schema.all_names)
         self._space.restrict(options.vary, options.ranges, options.max_changes)  # raises if they are invalid
 
     def statements(self) -> list[Statement]:
@@ -236,7 +236,7 @@ class Answerer:
             DataError: If a column is missing or repeated.
         """
         check_unique(columns, name)
-        for column in self._space.schema.names:
+        for column in self._space.schema.columns:
             if column not in columns:
                 raise DataError(f"{name} has no column {column!r}. {did_you_mean(column, columns)}")
 

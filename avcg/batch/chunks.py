@@ -17,15 +17,16 @@ import numpy as np
 import pandas as pd
 
 from avcg.errors import DataError, MissingExtraError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Feature
+from avcg.schema.features import Categorical, Feature, columns_of
 from avcg.schema.schema import Schema
 
-CellType = Literal["integer", "number", "boolean", "text"]
+CellType = Literal["integer", "number", "boolean", "text", "flag"]
 # The texts that pandas reads as missing, so that models trained on its frames see the same missing values.
 MISSING_TEXTS = frozenset(
     "|#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
 )
 _BOOLEANS = {word: word.lower() == "true" for word in ("True", "TRUE", "true", "False", "FALSE", "false")}
+_FLAGS: Mapping[float | None, int] = {0.0: 0, 1.0: 1}
 _INTEGER = re.compile(r"\s*[+-]?\d+\s*")
 _INT64 = range(-(2**63), 2**63)
 _EXPECTED = {
@@ -33,6 +34,7 @@ _EXPECTED = {
     "number": "a number",
     "boolean": "true or false",
     "text": "a text",
+    "flag": "0 or 1",
 }
 
 
@@ -111,11 +113,14 @@ class ArrowChunk:
         if cell_type in ("integer", "number") and types.is_decimal(kind):
             values, kind = values.cast(load_pyarrow().float64()), load_pyarrow().float64()
         numeric: tuple[CellType, ...] = ("integer", "number")
-        if _arrow_cell_type(kind) not in (numeric if cell_type in numeric else (cell_type,)):
+        flags: tuple[CellType, ...] = (*numeric, "boolean")
+        if _arrow_cell_type(kind) not in (
+            flags if cell_type == "flag" else numeric if cell_type in numeric else (cell_type,)
+        ):
             raise DataError(
                 f"{self.name}: column {name!r} is of type {kind}. It should hold {_EXPECTED[cell_type]} in every row."
             )
-        return values.to_pandas() if cell_type in numeric else _series(values.to_pylist(), cell_type)
+        return values.to_pandas() if cell_type in (*numeric, "flag") else _series(values.to_pylist(), cell_type)
 
 
 Chunk = TextChunk | ArrowChunk
@@ -190,6 +195,7 @@ _PARSERS: Mapping[CellType, Callable[[str], Any]] = {
     "number": _parse_number,
     "boolean": _BOOLEANS.get,
     "text": str,
+    "flag": lambda text: _BOOLEANS[text] if text in _BOOLEANS else _FLAGS.get(_parse_number(text)),
 }
 
 
@@ -201,6 +207,8 @@ def _series(values: list[Any], cell_type: CellType) -> pd.Series[Any]:
         return pd.Series(
             [np.nan if value is None else value for value in values], dtype="int64" if exact else "float64"
         )
+    if cell_type == "flag" and not missing:  # as they are written, 0 and 1 or false and true
+        return pd.Series(values, dtype=bool if all(isinstance(value, bool) for value in values) else "int64")
     return pd.Series(values, dtype="bool" if cell_type == "boolean" and not missing else object)
 
 
@@ -223,13 +231,16 @@ def infer_cell_type(chunk: Chunk, name: str) -> CellType | None:
 
 
 def cell_types_of(schema: Schema, dtypes: Mapping[str, str]) -> dict[str, CellType]:
-    """The type in which each column of a schema is read.
+    """The type in which each column of a schema is read; kept columns are not.
 
     Args:
         schema: Schema of the columns.
         dtypes: Dtypes of the training rows by column name, as far as they were stored.
     """
-    return {feature.name: _cell_type(feature, dtypes.get(feature.name, "")) for feature in schema.features}
+    flags = {name for feature in schema.grouped for name in columns_of(feature)}
+    types: dict[str, CellType] = {name: "boolean" if dtypes.get(name) == "bool" else "flag" for name in flags}
+    own = (feature for feature in schema.features if feature not in schema.grouped)
+    return types | {feature.name: _cell_type(feature, dtypes.get(feature.name, "")) for feature in own}
 
 
 def _cell_type(feature: Feature, dtype: str) -> CellType:
@@ -254,8 +265,11 @@ def read_frame(chunk: Chunk, schema: Schema, cell_types: Mapping[str, CellType])
         DataError: If a cell does not fit the schema. The message says where it is and what to do.
     """
     index = pd.RangeIndex(chunk.start, chunk.start + len(chunk))
-    columns = {}
+    columns: dict[str, pd.Series[Any]] = {}
     for feature in schema.features:
+        if isinstance(feature, Categorical) and feature.columns is not None:
+            columns |= {name: chunk.column(name, cell_types[name]).set_axis(index) for name in feature.columns}
+            continue
         categories = feature.categories if isinstance(feature, Categorical) else ()
         column = chunk.column(feature.name, cell_types[feature.name], categories)
         _check(chunk, feature, column)

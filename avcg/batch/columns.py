@@ -21,6 +21,7 @@ from avcg.batch.chunks import (
 )
 from avcg.errors import DataError
 from avcg.explainers.counterfactuals import Counterfactuals
+from avcg.schema.features import columns_of
 from avcg.space.encoding import Positions
 from avcg.space.serialize import to_json
 
@@ -42,7 +43,13 @@ RESULT_COLUMNS = {
     "accepting_unchanged": "int64",
     "harmed": "int64",
 }
-_ARROW_TYPES: Mapping[CellType, str] = {"integer": "int64", "number": "float64", "boolean": "bool_", "text": "string"}
+_ARROW_TYPES: Mapping[CellType, str] = {
+    "integer": "int64",
+    "number": "float64",
+    "boolean": "bool_",
+    "text": "string",
+    "flag": "int64",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,23 +103,30 @@ class AnsweredRows:
 
     @cached_property
     def changes(self) -> list[dict[str, tuple[Any, Any]]]:
-        """(N,) old and new value of each changed column, by column name."""
+        """(N,) old and new value of each changed column, by its name; several columns of one feature are one."""
         assert self.answers.changed is not None
         result: list[dict[str, tuple[Any, Any]]] = [{} for _ in self.answers.statuses]
-        for j, name in enumerate(self.answers.factuals.columns):
+        for j, name in enumerate(self.answers.entries):
             at = np.flatnonzero(self.answers.changed[:, j])
-            before = self.answers.factuals[name].iloc[at // self.answers.n].tolist()
-            after = self.answers.answers[name].iloc[at].tolist()
+            if not len(at):
+                continue
+            before = self.answers.entry(self.answers.factuals.iloc[at // self.answers.n], name)
+            after = self.answers.entry(self.answers.answers.iloc[at], name)
             for i, old, new in zip(at, before, after, strict=True):
-                result[i][name] = to_json(old), to_json(new)
+                result[i][name] = old, new
         return result
 
     def changed(self, name: str) -> Positions:
         """(M,) positions of the answers that change a column."""
-        columns = list(self.answers.factuals.columns)
-        if name not in columns or self.answers.changed is None:
+        group = next((feature.name for feature in self.answers.groups if name in columns_of(feature)), None)
+        entry = name if group is None else group
+        if entry not in self.answers.entries or self.answers.changed is None:
             return np.zeros(0, np.intp)
-        return np.flatnonzero(self.answers.changed[:, columns.index(name)])
+        at = np.flatnonzero(self.answers.changed[:, self.answers.entries.index(entry)])
+        if group is None:
+            return at
+        before, after = self.answers.factuals[name].iloc[at // self.answers.n], self.answers.answers[name].iloc[at]
+        return at[before.to_numpy() != after.to_numpy()]
 
     def texts(self) -> dict[str, list[str]]:
         """Every cell as a text, by column of the file. Cells that no answer changes are as they were written."""

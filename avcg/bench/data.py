@@ -108,13 +108,13 @@ class DataSource:
         assert self.target is not None
         schema, file = self._schema(folder), _existing(folder / self.path)
         frame = _read_table(file, schema)
-        expected, columns = [feature.name for feature in schema.features], [str(name) for name in frame.columns]
+        expected, columns = schema.columns, [str(name) for name in frame.columns]
         for name in (*expected, self.target):
             if name not in columns:
                 raise DataError(f"{file.name} has no column {name!r}. {did_you_mean(name, columns)}")
         if self.target in expected:
             raise DataError(f"The target {self.target!r} must not be a column of the schema {self.schema}.")
-        if others := [name for name in columns if name not in expected and name != self.target]:
+        if others := [name for name in columns if name not in (*expected, *schema.kept, self.target)]:
             raise DataError(
                 f"{file.name} has columns that {self.schema} does not describe: {enumerate_some(others)}. Describe"
                 " or remove them."
@@ -126,7 +126,7 @@ class DataSource:
         if len(classes) < 2:
             raise DataError(f"The target {self.target!r} of {file.name} must have two labels or more. Got {classes!r}.")
         y = np.array(labels, object if isinstance(classes[-1], str) else None)
-        return Dataset(self.name, frame[expected], y, tuple(classes), schema, "", "", "")
+        return Dataset(self.name, frame[list(expected)], y, tuple(classes), schema, "", "", "")
 
     def fingerprint(self, folder: Path) -> list[str] | None:
         """What identifies the rows besides the name: checksums of the files, or cohorts; None: all rows of a dataset.

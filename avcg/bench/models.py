@@ -139,5 +139,6 @@ def as_categories(X: pd.DataFrame, schema: Schema) -> pd.DataFrame:
         X: Rows in user units.
         schema: Schema of the rows.
     """
-    dtypes = {feature.name: pd.CategoricalDtype(list(feature.categories)) for feature in schema.categorical}
+    own = [feature for feature in schema.categorical if feature.columns is None]
+    dtypes = {feature.name: pd.CategoricalDtype(list(feature.categories)) for feature in own}
     return X.astype(dtypes)

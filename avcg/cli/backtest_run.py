@@ -21,7 +21,6 @@ from avcg.hypotheses.finite import FiniteSet
 from avcg.hypotheses.retrains import retrains
 from avcg.method.recipe import Recipe
 from avcg.models.classifier import Classifier
-from avcg.schema.features import Categorical
 from avcg.schema.schema import Schema
 from avcg.space.tabular import table_of
 
@@ -149,11 +148,11 @@ def _known(hypotheses: FiniteSet, X: pd.DataFrame) -> Schema | None:
     if space is None:
         return None
     schema = space.schema
-    for feature in schema.features:
-        if isinstance(feature, Categorical):
-            allowed = feature.categories if feature.allowed is None else feature.allowed
-            known = [value for value in allowed if (X[feature.name] == value).any()]
-            schema = schema.allow(feature.name, known) if known else schema.freeze(feature.name)
+    for feature, column in zip(schema.categorical, space.read(X).choices.T, strict=True):
+        seen = {feature.categories[i] for i in np.unique(column) if i < len(feature.categories)}
+        allowed = feature.categories if feature.allowed is None else feature.allowed
+        known = [value for value in allowed if value in seen]
+        schema = schema.allow(feature.name, known) if known else schema.freeze(feature.name)
     return schema
 
 

@@ -46,7 +46,7 @@ def parse_vary(artifact: StoredExplainer, text: str | None) -> tuple[str, ...] |
         SettingError: If a name is not a column.
     """
     names = split_list(text)
-    check_columns("--vary", names, artifact.space.schema.names)
+    check_columns("--vary", names, artifact.space.schema.all_names)
     return names or None
 
 
@@ -62,7 +62,7 @@ def parse_ranges(texts: Sequence[str], schema: Schema) -> Mapping[str, Any] | No
     """
     ranges: dict[str, Any] = {}
     for text in texts:
-        name, rest = split_column("--range", text, schema.names)
+        name, rest = split_column("--range", text, schema.all_names)
         feature = schema[name]
         if isinstance(feature, Continuous):
             ranges[name] = parse_range("--range", name, rest)

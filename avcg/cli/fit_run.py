@@ -15,6 +15,7 @@ from avcg.auditing.past import Backtest
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
+from avcg.cli.fit_columns import dates_of, id_notes, steps_of
 from avcg.cli.fit_figures import measure
 from avcg.cli.schema_file import check_described, read_described
 from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
@@ -29,7 +30,6 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
-from avcg.space.grouping import MOST_CATEGORIES
 from avcg.space.tabular import TabularSpace
 
 # How retrains differ, of the families that need no moments of the rows.
@@ -41,7 +41,6 @@ DIFFER: dict[How, str] = {
     "label_noise": "with another label for 5% of the rows",
 }
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
-_MAX_DECIMALS = 4
 N_HYPOTHESES = 40
 
 
@@ -175,7 +174,7 @@ class Table:
     apart: pd.Series[Any] | None = None
 
 
-def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFrame, Chunk]:
+def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFrame, Chunk, dict[str, str]]:
     """Read the columns that are learnt from, each as what the schema file says, or else as what its cells are.
 
     Args:
@@ -183,7 +182,7 @@ def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFr
         apart: Column that is not learnt from, such as that of the moments; None: none.
 
     Returns:
-        The columns as a frame, and all cells of the file.
+        The columns as a frame, all cells of the file, and what is said of its columns of dates.
 
     Raises:
         AvcgError: If the file or the options are invalid. The message names the column or the option.
@@ -199,16 +198,17 @@ def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFr
         if config.schema is not None:
             check_described(config.schema, columns, rest, where)
         check_columns("--categorical", config.categorical, columns)
-        for option in ("freeze", "only_up", "only_down"):
-            check_columns(f"--{option.replace('_', '-')}", getattr(config, option), columns)
         if not columns:
             raise DataError(f"{where} has no column left to learn from.")
         chunk = next(iter(source.chunks()), None)
         if chunk is None:
             raise DataError(f"{where} has columns and no rows.")
     if config.schema is not None:
-        return read_described(chunk, config.schema, columns), chunk
-    return pd.DataFrame({name: _column(chunk, name, as_text=name in config.categorical) for name in columns}), chunk
+        return read_described(chunk, config.schema, columns), chunk, {}
+    dates = dates_of(chunk, columns)
+    read = [name for name in columns if name not in dates]
+    X = pd.DataFrame({name: _column(chunk, name, as_text=name in config.categorical) for name in read})
+    return X, chunk, dates
 
 
 def read_table(config: FitConfig, apart: str | None = None) -> Table:
@@ -221,7 +221,7 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
     Raises:
         AvcgError: If the file or the options are invalid. The message names the column or the option.
     """
-    X, chunk = read_columns(config, apart)
+    X, chunk, dates = read_columns(config, apart)
     where = chunk.name
     assert config.target is not None
     y = _outcomes(chunk, config.target)
@@ -239,8 +239,8 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
         )
     if config.threshold is not None and len(classes) != 2:
         raise SettingError(f"--threshold is for two outcomes. Column {config.target!r} has {len(classes)}.")
-    notes = check_names(X) if config.schema is None else ()
     schema = schema_of(config, X)
+    notes = (*(id_notes(X, schema) if config.schema is None else ()), *dates.values())
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
     beside = None if apart is None else _column(chunk, apart, as_text=False)
@@ -273,52 +273,21 @@ def _outcomes(chunk: Chunk, name: str) -> NDArray[Any]:
     return np.array(column.tolist())
 
 
-def check_names(X: pd.DataFrame) -> tuple[str, ...]:
-    """Refuse columns of texts that identify rows, such as names, and warn of columns that may do so."""
-    notes = []
-    for name, column in X.items():
-        distinct = int(column.nunique())
-        is_text = column.dtype == object and isinstance(column.dropna().iloc[0], str)
-        if is_text and distinct > MOST_CATEGORIES:
-            raise DataError(
-                f"Column {name!r} has {distinct:,} different texts, e.g. {enumerate_some(column.dropna().unique(), 3)}:"
-                f" it seems to identify rows. Leave it out: --drop {str(name)!r}."
-            )
-        counts_rows = column.dtype.kind == "i" and len(column) > 2 and bool((column.diff().iloc[1:] == 1).all())
-        if (is_text and distinct == len(column)) or counts_rows:
-            notes.append(
-                f"Column {name!r} has a different value in every row. If it is an id, leave it out:"
-                f" --drop {str(name)!r}."
-            )
-    return tuple(notes)
-
-
 def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     """The schema of rows, with the constraints of the options."""
     schema = config.schema
     if schema is None:
-        schema = schema_with_gaps(X)
-        for name, step in _steps(X).items():
+        schema = schema_with_gaps(X, dict.fromkeys(config.categorical, "categorical"))
+        for name, step in steps_of(X[[feature.name for feature in schema.numeric]]).items():
             schema = schema.step(name, step)
+    for option in ("freeze", "only_up", "only_down"):
+        known = (*schema.all_names, *(schema.kept if option == "freeze" else ()))
+        check_columns(f"--{option.replace('_', '-')}", getattr(config, option), known)
     schema = schema.freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
     for text in config.between:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *parse_range("--between", name, rest))
     return schema if config.at_most is None else schema.at_most(config.at_most)
-
-
-def _steps(X: pd.DataFrame) -> dict[str, float]:
-    """Step of each column whose numbers have few decimals, so that answers have no more of them."""
-    steps = {}
-    for name, column in X.items():
-        if column.dtype.kind != "f":
-            continue
-        values = column.dropna().to_numpy(np.float64)
-        for digits in range(_MAX_DECIMALS + 1):
-            if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}") if digits else 1
-                break
-    return steps
 
 
 def _held_out(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:

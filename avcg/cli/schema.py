@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -39,16 +40,18 @@ def schema(
     Nothing is frozen: say yourself what people cannot change.
     """
     goal = None if out is None else _goal(out, force=force)  # before anything slow
-    from avcg.cli.fit_run import FitConfig, check_names, read_columns, schema_of
+    from avcg.cli.fit_columns import id_notes
+    from avcg.cli.fit_run import FitConfig, read_columns, schema_of
     from avcg.schema.entries import CommandNotes
     from avcg.schema.toml import to_toml
     from avcg.space.frames import number_ranges
 
     config = FitConfig(data, target, positive or "", drop=split_list(drop), categorical=split_list(categorical))
-    X, _ = read_columns(config)
-    for note in check_names(X):
-        sys.stderr.write(f"avcg: {note}\n")
+    X, _, dates = read_columns(config)
     described = schema_of(config, X)
+    described = replace(described, kept=(*described.kept, *dates))
+    for note in (*id_notes(X, described), *dates.values()):
+        sys.stderr.write(f"avcg: {note}\n")
     text = to_toml(described, number_ranges(X, described), CommandNotes(target, positive, config.drop))
     if goal is None:
         typer.echo(text, nl=False)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from avcg.batch.chunks import Chunk, cell_types_of, infer_cell_type
 from avcg.errors import DataError, SettingError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Continuous
+from avcg.schema.features import Categorical, Continuous, columns_of
 from avcg.schema.schema import Schema
 from avcg.schema.toml import read
 from avcg.space.frames import read_values
@@ -58,7 +58,7 @@ def check_described(schema: Schema, columns: Sequence[str], rest: Sequence[str],
     Raises:
         DataError: If a column is on one side only.
     """
-    for name in schema.names:
+    for name in schema.columns:
         if name in columns:
             continue
         if name in rest:
@@ -70,7 +70,7 @@ def check_described(schema: Schema, columns: Sequence[str], rest: Sequence[str],
             f"The schema describes column {name!r}, which is not among the columns of {where} to learn from."
             f" {did_you_mean(name, columns)}"
         )
-    if unknown := [name for name in columns if name not in schema.names]:
+    if unknown := [name for name in columns if name not in (*schema.columns, *schema.kept)]:
         raise DataError(
             f"{where} has columns that the schema does not describe: {enumerate_some(unknown)}. Describe them, or leave"
             f" them out: --drop {','.join(unknown)!r}, or drop = [...] at the top of the schema."
@@ -83,17 +83,18 @@ def read_described(chunk: Chunk, schema: Schema, columns: Sequence[str]) -> pd.D
     Args:
         chunk: All rows of the file.
         schema: Schema of a file.
-        columns: Names of the columns, the same as those of the schema.
+        columns: Names of the columns: those of the schema, and columns that it keeps, which are not read.
 
     Raises:
         DataError: If a cell does not fit. The message names the column and the fix.
     """
     types, read_columns = cell_types_of(schema, {}), {}
-    for name in columns:
-        feature, cell_type = schema[name], types[name]
-        if isinstance(feature, Continuous) and infer_cell_type(chunk, name) == "integer":
-            cell_type = "integer"
-        known = feature.categories if isinstance(feature, Categorical) else ()
+    for name in (each for each in columns if each not in schema.kept):
+        feature = next(each for each in schema.features if name in columns_of(each))
+        grouped, cell_type, own = feature in schema.grouped, types[name], infer_cell_type(chunk, name)
+        if (isinstance(feature, Continuous) and own == "integer") or (grouped and own == "boolean"):
+            cell_type = own
+        known = feature.categories if isinstance(feature, Categorical) and not grouped else ()
         column = read_columns[name] = chunk.column(name, cell_type, known)
         missing = column.isna()
         if feature.missing == "error" and missing.any():

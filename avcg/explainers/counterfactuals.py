@@ -201,12 +201,16 @@ class Counterfactuals:
 
     def cells(self, frame: Any) -> dict[str, list[Any]]:
         """The plain Python values of a frame of such rows by entry; of several columns, the category they hold."""
-        columns = _columns(frame)
+        return {name: self.entry(frame, name) for name in self.entries}
+
+    def entry(self, frame: Any, name: str) -> list[Any]:
+        """The plain Python values of one entry of such a frame."""
+        rows = nw.from_native(frame, eager_only=True)
         for feature in self.groups:
-            held = category_positions(nw.from_native(frame, eager_only=True), feature.with_missing())
-            labels = [*feature.categories, None]
-            columns[feature.name] = [labels[position] for position in held.tolist()]
-        return {name: columns[name] for name in self.entries}
+            if feature.name == name:
+                labels = [*feature.categories, None]
+                return [labels[position] for position in category_positions(rows, feature.with_missing()).tolist()]
+        return [to_json(value) for value in rows[name].to_list()]
 
     def __str__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self.summary().items())

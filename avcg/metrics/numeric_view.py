@@ -10,6 +10,8 @@ import pandas as pd
 
 from avcg.schema.features import Categorical, Continuous
 from avcg.schema.schema import Schema
+from avcg.space.dummies import flags_of_positions
+from avcg.space.frames import category_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +47,8 @@ class NumericReading:
             X: Training rows without missing values.
         """
         names = [name for feature in schema.features for name in _columns(feature)]
-        numbers = X[[feature.name for feature in schema.features if not _is_words(feature)]].astype(float)
+        numeric = [feature for feature in schema.features if not _is_words(feature)]
+        numbers = pd.DataFrame({feature.name: _values(X, feature).astype(float) for feature in numeric})
         return cls(schema, numbers.min(), numbers.max(), Schema(tuple(Continuous(name) for name in names)))
 
     def flatten(self, X: pd.DataFrame) -> pd.DataFrame:
@@ -58,9 +61,9 @@ class NumericReading:
         for feature in self.original.features:
             if isinstance(feature, Categorical) and _is_words(feature):
                 for word in feature.categories:
-                    parts[f"{feature.name}={word}"] = (X[feature.name] == word).astype(float)
+                    parts[f"{feature.name}={word}"] = (_values(X, feature) == word).astype(float)
             else:
-                parts[feature.name] = X[feature.name].astype(float)
+                parts[feature.name] = _values(X, feature).astype(float)
         return pd.DataFrame(parts, index=X.index)
 
     def restore(self, flat: pd.DataFrame) -> pd.DataFrame:
@@ -73,13 +76,16 @@ class NumericReading:
         for feature in self.original.features:
             name = feature.name
             if isinstance(feature, Categorical):
-                values = np.asarray(feature.categories, object)
                 if _is_words(feature):
-                    parts[name] = values[flat[list(_columns(feature))].to_numpy().argmax(axis=1)]
+                    values = np.asarray(feature.categories, object)
+                    nearest = flat[list(_columns(feature))].to_numpy().argmax(axis=1)
                 else:
-                    codes = np.asarray(feature.categories, float)
+                    values, codes = np.asarray(feature.categories), np.asarray(feature.categories, float)
                     nearest = np.abs(flat[name].to_numpy()[:, None] - codes).argmin(axis=1)
-                    parts[name] = np.asarray(feature.categories)[nearest]
+                if feature.columns is None:
+                    parts[name] = values[nearest]
+                else:
+                    parts |= dict(zip(feature.columns, flags_of_positions(feature, nearest).T.astype(int), strict=True))
             else:
                 parts[name] = self._number(feature, flat[name])
         return pd.DataFrame(parts, index=flat.index)
@@ -91,6 +97,13 @@ class NumericReading:
             return values.clip(low, high)
         number = (values / step).round().clip(np.ceil(low / step - 1e-9), np.floor(high / step + 1e-9))
         return number.astype(int) if step == 1 else (number * step).round(feature.decimals)
+
+
+def _values(X: pd.DataFrame, feature: Categorical | Continuous) -> pd.Series[Any]:
+    """The values of a feature, of several columns the categories that they hold."""
+    if isinstance(feature, Continuous) or feature.columns is None:
+        return X[feature.name]
+    return pd.Series(np.asarray(feature.categories, object)[category_positions(X, feature)], index=X.index)
 
 
 def _is_words(feature: Categorical | Continuous) -> bool:

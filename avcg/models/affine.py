@@ -9,7 +9,7 @@ is linear at all.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -24,7 +24,7 @@ from torch.nn.utils import skip_init
 from avcg.errors import AvcgError, DataError, SettingError, enumerate_some
 from avcg.models.adapter import as_rows
 from avcg.schema.features import Continuous, Feature, columns_of
-from avcg.schema.schema import Schema
+from avcg.schema.schema import Kind, Schema
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.space.frames import Frame, open_frame, read_values, take_rows, write_values
 from avcg.space.tabular import TabularSpace
@@ -42,22 +42,22 @@ _TRIED_VALUES, _TRIED_ROWS = 100, 50
 _MISSING = "a missing value"
 
 
-def schema_with_gaps(X: Any) -> Schema:
+def schema_with_gaps(X: Any, kinds: Mapping[str, Kind] | None = None) -> Schema:
     """The schema inferred from rows that a model reads, allowing missing values in the columns that have any.
 
-    A model can read any number, so that identifiers that are numbers are frozen features here.
+    A model can read any number: identifiers that are numbers are frozen features here.
 
     Args:
         X: Rows as a frame or a 2-dimensional array.
+        kinds: Kinds of columns to use instead of the inferred ones; see `Schema.infer`.
 
     >>> [feature.missing for feature in schema_with_gaps(pd.DataFrame({"a": [1.0, None], "b": [1, 2]})).features]
     ['indicator', 'error']
     """
     rows = as_rows(X)
-    schema, opened = Schema.infer(rows), open_frame(rows)
-    numbered = [name for name in schema.kept if opened[name].dtype.is_numeric()]
-    if numbered:
-        schema = Schema.infer(rows, kinds=dict.fromkeys(numbered, "integer")).freeze(*numbered)
+    schema, opened = Schema.infer(rows, kinds), open_frame(rows)
+    if numbered := [name for name in schema.kept if opened[name].dtype.is_numeric()]:
+        schema = Schema.infer(rows, {**(kinds or {}), **dict.fromkeys(numbered, "integer")}).freeze(*numbered)
     values = read_values(rows, schema.allow_missing(*schema))
     numbers = [f.name for f, column in zip(schema.numeric, values.numbers.T, strict=True) if np.isnan(column).any()]
     choices = [

@@ -84,7 +84,7 @@ class BlackBox:
         # What `avcg.models.judging` makes for an encoding, shared by all copies.
         self._compiled: list[Any] = []
         self._frames: list[Any] = []
-        self._constants: dict[str, pd.Series[Any]] = {}
+        self._cells: dict[str, pd.Series[Any]] = {}
         if space is not None:
             self._check_kept(space)
 
@@ -119,8 +119,8 @@ class BlackBox:
         """
         rows = _pandas(as_rows(X))
         missing = [name for name in self.dtypes.index if name not in rows.columns]
-        if missing and set(missing) <= self.constants.keys():
-            rows, missing = rows.assign(**self.constant_cells(missing, len(rows))), []
+        if missing and set(missing) <= self._ignored.keys():
+            rows, missing = rows.assign(**self._constant_cells(missing, len(rows))), []
         if missing:
             hint = did_you_mean(missing[0], rows.columns)
             raise DataError(f"{self.name} reads column {missing[0]!r}, which these rows do not have. {hint}")
@@ -140,18 +140,18 @@ class BlackBox:
         return own if self._own[0] == 0 else float(np.nextafter(1 - own, 1))
 
     @property
-    def constants(self) -> dict[str, pd.Series[Any]]:
+    def _ignored(self) -> dict[str, pd.Series[Any]]:
         """Columns that the schema keeps and the model ignores, by name, with the cell it is given in every row."""
         if "space_" not in self.__dict__:
             try:
                 _ = self.space_
             except AvcgError:  # rows that models can judge and no schema can be inferred from
                 return {}
-        return self._constants
+        return self._cells
 
-    def constant_cells(self, names: Sequence[str], count: int) -> dict[str, Any]:
-        """The cells of columns in `constants` for so many rows."""
-        return {name: self.constants[name].array.take(np.zeros(count, np.intp)) for name in names}
+    def _constant_cells(self, names: Sequence[str], count: int) -> dict[str, Any]:
+        """The cells of columns in `_ignored` for so many rows."""
+        return {name: self._ignored[name].array.take(np.zeros(count, np.intp)) for name in names}
 
     def _check_kept(self, space: TabularSpace) -> None:
         """Refuse a space that keeps a column on which the model's predictions depend.
@@ -161,7 +161,7 @@ class BlackBox:
         """
         schema = getattr(space, "schema", None)
         new = [] if schema is None else [name for name in schema.kept if name in self.dtypes.index]
-        for name in (name for name in new if name not in self._constants):
+        for name in (name for name in new if name not in self._cells):
             first = self._sample[name].iloc[:1]
             same = self._sample.assign(**{name: first.array.take(np.zeros(len(self._sample), np.intp))})
             if not np.allclose(self._uncounted(same), self._uncounted(self._sample), atol=_TOLERANCE**2):
@@ -170,7 +170,7 @@ class BlackBox:
                     f" it, or make it a feature that is frozen: Schema.infer(X, kinds={{{name!r}:"
                     f" {_kind_of(first)!r}}}).freeze({name!r}). A date must first be made a number, such as of days."
                 )
-            self._constants[name] = first
+            self._cells[name] = first
 
     def _stated_threshold(self) -> float | None:
         """The threshold on the second of the model's own classes that its decisions follow."""

@@ -157,7 +157,7 @@ class _Frames:
                 return self.box.frame_of(new_frame(self.encoding, values))
             columns[feature.name] = cells
         flags = {name: columns[name].astype(self.box.dtypes[name]) for name in self._flag_columns}
-        columns |= flags | self.box.constant_cells(self._constants, len(values))
+        columns |= flags | self.box._constant_cells(self._constants, len(values))
         return pd.DataFrame(columns, columns=list(self.box.dtypes.index), copy=False)
 
     @cached_property

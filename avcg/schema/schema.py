@@ -174,6 +174,11 @@ class Schema:
         return tuple(name for feature in self.features for name in columns_of(feature))
 
     @cached_property
+    def all_names(self) -> tuple[str, ...]:
+        """All names by which a feature can be called: its own, and those of its columns."""
+        return tuple(dict.fromkeys((*self.names, *self.columns)))
+
+    @cached_property
     def grouped(self) -> tuple[Categorical, ...]:
         """The features that are several columns."""
         return tuple(feature for feature in self.categorical if feature.columns is not None)

@@ -327,7 +327,7 @@ def _thread_pool() -> ThreadPoolExecutor:
 
 def _check_range(schema: Schema, name: str, allowed: list[Any]) -> None:
     where = f"ranges.{name}"
-    if name not in schema.names:
+    if name not in schema.all_names:
         raise RefusedError(422, f"ranges: there is no column {name!r}. {did_you_mean(name, schema.names)}", where)
     feature = schema[name]
     if isinstance(feature, Categorical):

@@ -8,12 +8,12 @@ from typing import Any
 
 from avcg.errors import DataError
 from avcg.guarantees.statement import Statement, summary
-from avcg.schema.features import Categorical, Continuous, Feature
+from avcg.schema.features import Categorical, Continuous, Feature, columns_of
 from avcg.schema.schema import Schema
 from avcg.serve.engine import Engine
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
-from avcg.space.reading import read_rows
+from avcg.space.reading import entry_of_rows, read_rows
 
 Example = Mapping[str, Any]
 
@@ -92,7 +92,9 @@ def _column(encoding: Encoding, free: FeasibleSet, j: int, examples: Sequence[Ex
         "type": "number" if isinstance(feature, Continuous) else "category",
         "change": _change(encoding, free, j),
         "missing": feature.missing != "error",
-        "typical": _typical(encoding, j, [row[feature.name] for row in examples]),
+        "columns": list(columns_of(feature)) if isinstance(feature, Categorical) and feature.columns else None,
+        "thermometer": isinstance(feature, Categorical) and feature.is_thermometer,
+        "typical": _typical(encoding, j, entry_of_rows(feature, examples)),
         "follows": None if group[0] == feature.name else group[0],
         "low": None,
         "high": None,
@@ -158,14 +160,19 @@ def row_schema(schema: Schema) -> dict[str, Any]:
     return {
         "title": "FeatureRow",
         "type": "object",
-        "properties": {feature.name: _cell_schema(feature) for feature in schema.features},
-        "required": list(schema.names),
+        "properties": {
+            **{name: _cell_schema(feature) for feature in schema.features for name in columns_of(feature)},
+            **{name: {"type": ["string", "number", "boolean", "null"]} for name in schema.kept},
+        },
+        "required": list(schema.columns),
         "additionalProperties": False,
     }
 
 
 def _cell_schema(feature: Feature) -> dict[str, Any]:
     nullable = feature.missing != "error"
+    if isinstance(feature, Categorical) and feature.columns is not None:
+        return {"enum": [0, 1, False, True, *([None] if nullable else [])]}
     if isinstance(feature, Categorical):
         return {"enum": [*feature.categories, *([None] if nullable else [])]}
     return {"type": ["number", "null"] if nullable else "number"}

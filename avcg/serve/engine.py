@@ -12,7 +12,7 @@ from avcg.explainers.records import Row
 from avcg.guarantees.statement import Statement
 from avcg.method.config import SearchConfig
 from avcg.method.query import Effort, QueryOptions
-from avcg.schema.features import Continuous, Feature, to_python
+from avcg.schema.features import Categorical, Continuous, Feature, columns_of, to_python
 from avcg.schema.schema import Schema
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Encoding
@@ -226,9 +226,16 @@ def _frame(schema: Schema, rows: Sequence[Mapping[str, Any]]) -> Any:
     """Rows as a pandas frame with the dtypes that the schema implies."""
     import pandas as pd
 
-    return pd.DataFrame(
-        {feature.name: _column(feature, [row[feature.name] for row in rows]) for feature in schema.features}
-    )
+    columns: dict[str, Any] = {}
+    for feature in schema.features:
+        own = {name: [row[name] for row in rows] for name in columns_of(feature)}
+        if isinstance(feature, Categorical) and feature.columns is not None:
+            columns |= {name: pd.Series(cells) for name, cells in own.items()}
+        else:
+            columns[feature.name] = _column(feature, own[feature.name])
+    kept = [name for name in schema.kept if any(name in row for row in rows)]
+    columns |= {name: pd.Series([row.get(name) for row in rows], dtype=object) for name in kept}
+    return pd.DataFrame(columns)
 
 
 def _column(feature: Feature, cells: list[Any]) -> Any:

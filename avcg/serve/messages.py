@@ -218,6 +218,8 @@ class Column(Message):
     type: Literal["number", "category"]
     change: Literal["any", "up", "down", "none"] = Field(description="Direction in which it may change.")
     missing: bool = Field(description="Whether it may be null.")
+    columns: list[str] | None = Field(description="The columns of 0 and 1 of rows that hold it; null: its own name.")
+    thermometer: bool = Field(description="Whether the category is the number of columns set, not the one column set.")
     typical: Cell = Field(description="A value to start from.")
     low: float | None = Field(description="The lowest number an answer may have; null for categories.")
     high: float | None = Field(description="The highest number an answer may have; null for categories.")

@@ -79,10 +79,11 @@ def _refuse_rows(feature: Categorical, broken: Flags, n_set: Positions) -> NoRet
     rule = "each set column implies the one before" if feature.is_thermometer else "exactly one is set"
     kinds = ", ".join(f"{name!r}: 'boolean'" for name in columns[:2]) + (", ..." if len(columns) > 2 else "")
     hint = "" if feature.is_thermometer else f" If none may be set, say schema.allow_missing({feature.name!r})."
+    where = f" in {count} row{'s' * (count != 1)}; the first is row {first}, with {int(n_set[first])} set"
+    where = where if len(n_set) > 1 else f": {int(n_set[0])} are set"
     raise DataError(
-        f"Columns {enumerate_some(columns)} hold the feature {feature.name!r}, of which {rule}. That does not hold in"
-        f" {count} row{'s' * (count != 1)}; the first is row {first}, with {int(n_set[first])} set. Correct them.{hint}"
-        f" Or read the columns one by one: Schema.infer(X, kinds={{{kinds}}})."
+        f"Columns {enumerate_some(columns)} hold the feature {feature.name!r}, of which {rule}. That does not"
+        f" hold{where}. Correct them.{hint} Or read the columns one by one: Schema.infer(X, kinds={{{kinds}}})."
     )
 
 

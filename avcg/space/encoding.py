@@ -135,7 +135,7 @@ class Encoding:
                 return str((mine or theirs).name)
             if (mine.name, mine.missing) != (theirs.name, theirs.missing) or type(mine) is not type(theirs):
                 return mine.name
-            if getattr(mine, "categories", None) != getattr(theirs, "categories", None):
+            if any(getattr(mine, name, None) != getattr(theirs, name, None) for name in ("categories", "columns")):
                 return mine.name
         for j, feature in enumerate(self.numeric):
             if (self.center[j], self.scale[j]) != (other.center[j], other.scale[j]):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from avcg.schema.features import Categorical, Continuous, to_python
+from avcg.schema.features import Categorical, Continuous, Feature, to_python
 from avcg.schema.schema import Schema
 from avcg.space.dummies import flags_of, positions_of_flags
 from avcg.space.encoding import Positions, Values
@@ -53,6 +53,14 @@ def _choices(feature: Categorical, rows: Sequence[Mapping[str, Any]]) -> Positio
         return read_choices(feature, [row[feature.name] for row in rows])
     flags = [flags_of(name, [row[name] for row in rows]) for name in feature.columns]
     return positions_of_flags(feature, np.stack(flags, axis=1))
+
+
+def entry_of_rows(feature: Feature, rows: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """The values of a feature in rows given as dictionaries; of several columns, the categories they hold."""
+    if not isinstance(feature, Categorical) or feature.columns is None:
+        return [row[feature.name] for row in rows]
+    labels = [*feature.categories, None]
+    return [labels[i] for i in _choices(feature, rows)] if rows else []
 
 
 def read_numbers(feature: Continuous, cells: Sequence[object]) -> list[float]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from avcg.schema.features import Categorical, Continuous
-from avcg.space.dummies import flags_of, flags_of_positions, like_flag, positions_of_flags
+from avcg.schema.features import Continuous
+from avcg.space.dummies import flags_of_positions, like_flag
 from avcg.space.encoding import Encoding, Flags, Values
+from avcg.space.reading import entry_of_rows
 
 
 def answer_as_dict(
@@ -38,9 +39,8 @@ def answer_as_dict(
             value = feature.categories[values.choices[at, i]]
             if feature.columns is not None:
                 flags = flags_of_positions(feature, values.choices[at : at + 1, i])[0].tolist()
-                before = {name: row[name] for name in feature.columns}
-                answer |= {name: _flag(new, before[name]) for name, new in zip(before, flags, strict=True)}
-                changes[feature.name] = (_category(feature, before), value)
+                answer |= {name: _flag(new, row[name]) for name, new in zip(feature.columns, flags, strict=True)}
+                changes[feature.name] = (entry_of_rows(feature, [row])[0], value)
                 continue
         answer[feature.name], changes[feature.name] = value, (row[feature.name], value)
     return answer, changes
@@ -49,10 +49,3 @@ def answer_as_dict(
 def _flag(new: float, before: object) -> Any:
     """The flag of an answer: the row's own cell where it says the same, else of that cell's type."""
     return before if before == new else like_flag(bool(new), before)
-
-
-def _category(feature: Categorical, cells: Mapping[str, Any]) -> Any:
-    """The category that the columns of a group say; None if it is missing."""
-    flags = np.array([[flags_of(name, [cell])[0] for name, cell in cells.items()]])
-    position = int(positions_of_flags(feature, flags)[0])
-    return feature.categories[position] if position < len(feature.categories) else None

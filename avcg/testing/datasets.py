@@ -107,7 +107,8 @@ def _check_cohorts(specification: Specification, dataset: Dataset) -> None:
 
 def _check_table(dataset: Dataset) -> None:
     assert dataset.schema is not None, "a table needs a schema"
-    columns, described = list(dataset.X.columns), list(dataset.schema)
+    columns = [name for name in dataset.X.columns if name not in dataset.schema.kept]
+    described = list(dataset.schema.columns)
     assert columns == described, f"the columns are {columns}, and the schema describes {described}"
     assert dataset.X.index.equals(pd.RangeIndex(len(dataset))), "the rows are not numbered from 0"
     space = TabularSpace.fit(dataset.schema, dataset.X)

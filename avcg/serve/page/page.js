@@ -191,9 +191,23 @@ function typicalityShows() {
   at("typicality").setAttribute("aria-valuetext", value === 0 ? "Nearest" : value === 1 ? "Most typical" : `${Math.round(100 * value)} % of the way from nearest to most typical`);
 }
 
+// A feature of several columns is one choice on the page, and columns of 0 and 1 in a request.
+function held(column, row) {
+  if (!column.columns || row[column.columns[0]] === undefined) return row[column.name];
+  const flags = column.columns.map((name) => Boolean(row[name]));
+  return column.categories[column.thermometer ? flags.filter(Boolean).length : flags.indexOf(true)] ?? null;
+}
+
+function written(column, value) {
+  if (!column.columns) return { [column.name]: value };
+  const position = column.categories.indexOf(value);
+  const flag = (index) => (column.thermometer ? (position < 0 ? null : Number(index < position)) : Number(index === position));
+  return Object.fromEntries(column.columns.map((name, index) => [name, flag(index)]));
+}
+
 function fill(row) {
-  state.row = { ...row };
-  for (const column of state.about.columns) column.show(row[column.name]);
+  state.row = Object.fromEntries(state.about.columns.map((column) => [column.name, held(column, row)]));
+  for (const column of state.about.columns) column.show(state.row[column.name]);
 }
 
 function changed(column, value) {
@@ -411,16 +425,17 @@ function later() {
 // The promise is about single answers. They are asked for first, and further routes after them.
 function request() {
   const { about } = state;
-  const body = { rows: [state.row], n: 1 };
+  const row = Object.assign({}, ...about.columns.map((column) => written(column, state.row[column.name])));
+  const body = { rows: [row], n: 1 };
   if (at("target").value !== "") body.target = about.classes[Number(at("target").value)];
   if (at("most").value !== "") body.max_changes = Number(at("most").value);
   if (at("effort").value !== "standard") body.effort = at("effort").value;
   if (state.typicality !== null) body.typicality = state.typicality;
   const none = [...state.barred].filter(([, kept]) => kept.length === 0).map(([name]) => name);
-  const held = new Set([...state.locked, ...none]);
-  const free = about.columns.filter((column) => movable(column) && !column.follows && !held.has(column.name));
-  if (held.size) body.vary = free.map((column) => column.name);
-  const ranges = [...state.spans, ...state.barred].filter(([name]) => !held.has(name));
+  const locked = new Set([...state.locked, ...none]);
+  const free = about.columns.filter((column) => movable(column) && !column.follows && !locked.has(column.name));
+  if (locked.size) body.vary = free.map((column) => column.name);
+  const ranges = [...state.spans, ...state.barred].filter(([name]) => !locked.has(name));
   if (ranges.length) body.ranges = Object.fromEntries(ranges);
   return body;
 }
