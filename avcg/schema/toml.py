@@ -22,6 +22,7 @@ VERSION = 1
 MAX_BYTES = 10_000_000
 _WIDTH = 80
 _EXAMPLE_WIDTH = 24
+_LARGEST_SHOWN = 1e18  # whole numbers below are written with all their digits
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 # Words in the names of columns that people cannot change, or not by their own will.
@@ -300,11 +301,15 @@ def _explained(example: str, meaning: str) -> Iterator[str]:
     yield from (f"{margin}{part}" for part in parts)
 
 
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) and abs(value) < _LARGEST_SHOWN else f"{value:.10g}"
+
+
 def _about(feature: Feature, data_range: tuple[float, float] | None) -> list[str]:
     """Comments on a column: what it is, which values the data have, and whether people can change it at all."""
     what = feature.kind if feature.missing == "error" else f"{feature.kind}, may be missing"
     if isinstance(feature, Continuous):
-        what += "" if data_range is None else f", {data_range[0]:.10g} to {data_range[1]:.10g} in the data"
+        what += "" if data_range is None else f", {_figure(data_range[0])} to {_figure(data_range[1])} in the data"
     elif feature.kind != "yes or no":
         what += f", {len(feature.categories)} different"
     lines = _comment(f"{what[0].upper()}{what[1:]}.")

@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -114,6 +116,27 @@ class TestWriting:
         schema = Schema.read(tmp_path / "s.toml")
         assert schema.names == tuple(frame)
         assert schema["税"].categories == ("'", "two\nlines")
+
+
+class TestPage:
+    """What the page about the command line shows is what the command writes and says."""
+
+    PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"
+    LOANS = Path(__file__).parents[2] / "examples" / "loans.csv"
+
+    def test_the_file_and_the_mistake(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        shown = re.search(r"```toml\n(.*?)```", self.PAGE.read_text(), re.DOTALL)[1]
+        options = ["--target", "approved", "--positive", "yes", "--drop", "applicant"]
+        assert run("schema", self.LOANS, *options, "--out", "schema.toml").code == 0
+        text = Path("schema.toml").read_text()
+        for part in shown.strip().split("\n\n"):
+            assert f"{part}\n\n" in text
+        months = '[columns.months]\n# Whole number, 0 to 119 in the data.\nkind = "number"\nchange = '
+        assert text.count(f'{months}"any"') == 1
+        Path("schema.toml").write_text(text.replace(f'{months}"any"', f'{months}"onlyup"'))
+        ran = run("fit", self.LOANS, "--schema", "schema.toml", "--out", "none")
+        assert ran.err in self.PAGE.read_text()
 
 
 class TestFitting:
