@@ -157,7 +157,7 @@ def _feature(column: str, table: object, where: str) -> Feature:
     cls, entries = KINDS[kind]
     content = {word: value for word, value in table.items() if word != "kind"}
     _check_words(content, [entry.word for entry in entries], where, kind)
-    for needed in (field.name for field in fields(cls) if field.name != "name" and field.default is MISSING):
+    for needed in (name for name, default in _defaults(cls).items() if name != "name" and default is MISSING):
         word = next(entry.word for entry in entries if entry.field == needed)
         if word not in content:
             raise SchemaError(f"{where}: a column of kind {kind!r} needs the entry {word!r}. There is none.")
@@ -213,7 +213,7 @@ def _shown(value: object) -> str:
 
 def _entries(entries: Iterable[Entry], owner: object) -> list[str]:
     """The lines of the entries that do not hold their defaults."""
-    defaults = {field.name: field.default for field in fields(owner)}  # type: ignore[arg-type]
+    defaults = _defaults(type(owner))
     lines: list[str] = []
     for entry in entries:
         value = getattr(owner, entry.field)
@@ -222,6 +222,14 @@ def _entries(entries: Iterable[Entry], owner: object) -> list[str]:
         if value is not None and (entry.always or not is_default):
             lines += _assignment(entry.word, entry.form.write(value))
     return lines
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """The default of each field of a dataclass, MISSING for a field that has none."""
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(cls)
+    }
 
 
 def _assignment(word: str, value: Any) -> list[str]:

@@ -162,9 +162,9 @@ class TestFitting:
         assert (noted["target"], noted["positive"], noted["settings"]["drop"]) == ("approved", "yes", ["id"])
         assert Schema.from_json(noted["settings"]["schema"]) == stored
         assert noted["dtypes"]["age"] == "int64", "as without a schema file"
-        rows = people(120, seed=5).drop(columns="approved")
+        rows = people(60, seed=5).drop(columns="approved")
         rows.to_csv(folder / "rows.csv", index=False)
-        ran = run("explain", "art", "rows.csv", "--out", "answers.csv")
+        ran = run("explain", "art", "rows.csv", "--effort", "fast", "--out", "answers.csv")
         assert ran.code == 0, ran.err
         read_so = {"zip": str, "member": object, "owns": object}
         before = pd.read_csv("rows.csv", dtype=read_so).set_index("id")
@@ -259,11 +259,11 @@ class TestOthers:
         schema = Schema(tuple(kinds if f.name == "kind" else f for f in schema.features)).freeze(name)
         stored = 'target = "outcome"\npositive = "yes"\ndrop = ["month"]\n' + schema.to_toml()
         (tmp_path / "s.toml").write_text(stored)
-        common = ["backtest", "table.csv", "--time", "month", "--schema", "s.toml", "--hypotheses", "4", "--steps", "5"]
-        ran = run(*common, "--people", "30", "--folder", "origins", "--json")
+        common = ["backtest", "table.csv", "--time", "month", "--schema", "s.toml", "--hypotheses", "2", "--steps", "1"]
+        ran = run(*common, "--people", "5", "--folder", "origins", "--json")
         assert ran.code == 0, ran.err
         (tmp_path / "s.toml").write_text(stored.replace('change = "frozen"', 'change = "only up"'))
-        ran = run(*common, "--people", "30", "--folder", "origins", "--json")
+        ran = run(*common, "--people", "5", "--folder", "origins", "--json")
         assert "holds a backtest with other settings or rows" in ran.err
 
     def test_a_protocol_reads_it(self, tmp_path):
