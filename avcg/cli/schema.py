@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,8 @@ def schema(
     write_whole(goal, text)
     missing = [option for option, value in (("--target", target), ("--positive", positive)) if value is None]
     options = "".join(f" {option} ..." for option in missing)
-    typer.echo(f"Written to {goal}. Edit it, then: avcg fit {data} --schema {goal}{options} --out recourse")
+    files = f"{shlex.quote(data)} --schema {shlex.quote(str(goal))}"
+    typer.echo(f"Written to {goal}. Edit it, then: avcg fit {files}{options} --out recourse")
 
 
 def _goal(out: str, *, force: bool) -> Path:

@@ -22,6 +22,7 @@ VERSION = 1
 MAX_BYTES = 10_000_000
 _WIDTH = 80
 _EXAMPLE_WIDTH = 24
+_LARGEST_SHOWN = 1e18  # whole numbers below are written with all their digits
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
 # Words in the names of columns that people cannot change, or not by their own will.
@@ -156,7 +157,7 @@ def _feature(column: str, table: object, where: str) -> Feature:
     cls, entries = KINDS[kind]
     content = {word: value for word, value in table.items() if word != "kind"}
     _check_words(content, [entry.word for entry in entries], where, kind)
-    for needed in (field.name for field in fields(cls) if field.name != "name" and field.default is MISSING):
+    for needed in (name for name, default in _defaults(cls).items() if name != "name" and default is MISSING):
         word = next(entry.word for entry in entries if entry.field == needed)
         if word not in content:
             raise SchemaError(f"{where}: a column of kind {kind!r} needs the entry {word!r}. There is none.")
@@ -212,7 +213,7 @@ def _shown(value: object) -> str:
 
 def _entries(entries: Iterable[Entry], owner: object) -> list[str]:
     """The lines of the entries that do not hold their defaults."""
-    defaults = {field.name: field.default for field in fields(owner)}  # type: ignore[arg-type]
+    defaults = _defaults(type(owner))
     lines: list[str] = []
     for entry in entries:
         value = getattr(owner, entry.field)
@@ -221,6 +222,14 @@ def _entries(entries: Iterable[Entry], owner: object) -> list[str]:
         if value is not None and (entry.always or not is_default):
             lines += _assignment(entry.word, entry.form.write(value))
     return lines
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """The default of each field of a dataclass, MISSING for a field that has none."""
+    return {
+        field.name: field.default if field.default_factory is MISSING else field.default_factory()
+        for field in fields(cls)
+    }
 
 
 def _assignment(word: str, value: Any) -> list[str]:
@@ -300,11 +309,15 @@ def _explained(example: str, meaning: str) -> Iterator[str]:
     yield from (f"{margin}{part}" for part in parts)
 
 
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value == round(value) and abs(value) < _LARGEST_SHOWN else f"{value:.10g}"
+
+
 def _about(feature: Feature, data_range: tuple[float, float] | None) -> list[str]:
     """Comments on a column: what it is, which values the data have, and whether people can change it at all."""
     what = feature.kind if feature.missing == "error" else f"{feature.kind}, may be missing"
     if isinstance(feature, Continuous):
-        what += "" if data_range is None else f", {data_range[0]:.10g} to {data_range[1]:.10g} in the data"
+        what += "" if data_range is None else f", {_figure(data_range[0])} to {_figure(data_range[1])} in the data"
     elif feature.kind != "yes or no":
         what += f", {len(feature.categories)} different"
     lines = _comment(f"{what[0].upper()}{what[1:]}.")

@@ -2,7 +2,9 @@
 
 import io
 import json
+import re
 import tomllib
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -116,6 +118,27 @@ class TestWriting:
         assert schema["税"].categories == ("'", "two\nlines")
 
 
+class TestPage:
+    """What the page about the command line shows is what the command writes and says."""
+
+    PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "command-line.md"
+    LOANS = Path(__file__).parents[2] / "examples" / "loans.csv"
+
+    def test_the_file_and_the_mistake(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        shown = re.search(r"```toml\n(.*?)```", self.PAGE.read_text(), re.DOTALL)[1]
+        options = ["--target", "approved", "--positive", "yes", "--drop", "applicant"]
+        assert run("schema", self.LOANS, *options, "--out", "schema.toml").code == 0
+        text = Path("schema.toml").read_text()
+        for part in shown.strip().split("\n\n"):
+            assert f"{part}\n\n" in text
+        months = '[columns.months]\n# Whole number, 0 to 119 in the data.\nkind = "number"\nchange = '
+        assert text.count(f'{months}"any"') == 1
+        Path("schema.toml").write_text(text.replace(f'{months}"any"', f'{months}"onlyup"'))
+        ran = run("fit", self.LOANS, "--schema", "schema.toml", "--out", "none")
+        assert ran.err in self.PAGE.read_text()
+
+
 class TestFitting:
     def test_from_the_rows_to_answers(self, folder, written):
         """Everything that was edited is obeyed by the answers, with nothing else on the command line."""
@@ -139,9 +162,9 @@ class TestFitting:
         assert (noted["target"], noted["positive"], noted["settings"]["drop"]) == ("approved", "yes", ["id"])
         assert Schema.from_json(noted["settings"]["schema"]) == stored
         assert noted["dtypes"]["age"] == "int64", "as without a schema file"
-        rows = people(120, seed=5).drop(columns="approved")
+        rows = people(60, seed=5).drop(columns="approved")
         rows.to_csv(folder / "rows.csv", index=False)
-        ran = run("explain", "art", "rows.csv", "--out", "answers.csv")
+        ran = run("explain", "art", "rows.csv", "--effort", "fast", "--out", "answers.csv")
         assert ran.code == 0, ran.err
         read_so = {"zip": str, "member": object, "owns": object}
         before = pd.read_csv("rows.csv", dtype=read_so).set_index("id")
@@ -236,11 +259,11 @@ class TestOthers:
         schema = Schema(tuple(kinds if f.name == "kind" else f for f in schema.features)).freeze(name)
         stored = 'target = "outcome"\npositive = "yes"\ndrop = ["month"]\n' + schema.to_toml()
         (tmp_path / "s.toml").write_text(stored)
-        common = ["backtest", "table.csv", "--time", "month", "--schema", "s.toml", "--hypotheses", "4", "--steps", "5"]
-        ran = run(*common, "--people", "30", "--folder", "origins", "--json")
+        common = ["backtest", "table.csv", "--time", "month", "--schema", "s.toml", "--hypotheses", "2", "--steps", "1"]
+        ran = run(*common, "--people", "5", "--folder", "origins", "--json")
         assert ran.code == 0, ran.err
         (tmp_path / "s.toml").write_text(stored.replace('change = "frozen"', 'change = "only up"'))
-        ran = run(*common, "--people", "30", "--folder", "origins", "--json")
+        ran = run(*common, "--people", "5", "--folder", "origins", "--json")
         assert "holds a backtest with other settings or rows" in ran.err
 
     def test_a_protocol_reads_it(self, tmp_path):

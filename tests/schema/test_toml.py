@@ -1,5 +1,6 @@
 """Schemas as TOML that people edit: nothing is lost on the way, and what is wrong is said exactly."""
 
+import contextlib
 import dataclasses
 import re
 import subprocess
@@ -87,7 +88,7 @@ def schemas(draw):
 
 
 class TestRoundTrip:
-    @settings(deadline=None, max_examples=300)
+    @settings(deadline=None, max_examples=200)
     @given(schemas())
     def test_nothing_is_lost(self, schema):
         """Types too: 1, 1.0 and true are three different things, though Python says they are equal."""
@@ -283,7 +284,47 @@ COLUMN = "[columns.income]\nkind = 'number'\n"
 CHOICE = "[columns.job]\nkind = 'category'\ncategories = ['a', 'b']\n"
 
 
+WORDS = [
+    entry.word for entries in (NUMBER_ENTRIES, CATEGORY_ENTRIES, SCHEMA_ENTRIES, COMMAND_ENTRIES) for entry in entries
+]
+VALUES = [
+    "1", "-0.5", "inf", "nan", "true", '"any"', '"frozen"', '"up"', "''", "[]", "[[]]", "[1, 'a', true]",
+    "[['a', 'b']]",
+    "[['a', 'a']]", "{}", "{ a = 1 }", "2024-01-31", "07:00:00", "[1, 1.0]", "[2024-01-31]", "[[['a']]]", '"number"',
+    '"category"', "['a', 'b']", "[nan]", "0x10", "1_000", '"""\n"""', "[{ a = 1 }]",
+]  # fmt: skip
+
+
 class TestMistakes:
+    @settings(deadline=None, max_examples=200)
+    @given(
+        st.lists(st.tuples(st.sampled_from([*WORDS, "columns", "version"]), st.sampled_from(VALUES)), max_size=4),
+        st.lists(st.tuples(st.sampled_from([*WORDS, "kind", "x.y"]), st.sampled_from(VALUES)), max_size=5),
+        st.sampled_from(["", 'kind = "number"\n', 'kind = "category"\ncategories = ["a", "b"]\n']),
+    )  # fmt: skip
+    def test_whatever_stands_there_it_is_read_or_refused(self, top, column, kind):
+        """A file is a schema or a `SchemaError`, and what is a schema can be written and read again."""
+        lines = [*(f"{word} = {value}" for word, value in top), "[columns.a]", kind]
+        lines += [f"{word} = {value}" for word, value in column]
+        try:
+            schema = Schema.from_toml("\n".join(lines))
+        except SchemaError:
+            return
+        assert Schema.from_toml(schema.to_toml()) == schema
+
+    @settings(deadline=None, max_examples=200)
+    @given(st.data())
+    def test_damaged_files(self, data):
+        text = Schema(
+            (Continuous("a", step=0.5, low=1), Categorical("b", ("x", "y"), missing="category")), (("a", "b"),)
+        )
+        damaged = text.to_toml().split("version")[1]
+        for _ in range(data.draw(st.integers(1, 3))):
+            at = data.draw(st.integers(0, len(damaged)))
+            damaged = damaged[:at] + data.draw(texts) + damaged[at + data.draw(st.integers(0, 5)) :]
+        with contextlib.suppress(SchemaError):
+            Schema.from_toml(damaged)
+
     @pytest.mark.parametrize(
         ("text", "says"),
         [
