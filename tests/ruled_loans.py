@@ -45,7 +45,6 @@ def schema(frame):
     return Schema.infer(frame).step("other costs", 0.1).step("total", 0.1).step("burden", 0.01)
 
 
-
 @dataclass(frozen=True)
 class Ruled:
     """A rule: how it is said to a schema, its columns, and whether a row obeys it."""
@@ -123,9 +122,7 @@ def faults(names, answers, factuals):
     """What is wrong with answers under these rules, as texts: nothing, if all is well."""
     found = []
     derived = {RULES[name].derived for name in names} - {None}
-    for i, (answer, factual) in enumerate(
-        zip(answers.to_dict("records"), factuals.to_dict("records"), strict=True)
-    ):
+    for i, (answer, factual) in enumerate(zip(answers.to_dict("records"), factuals.to_dict("records"), strict=True)):
         moved = {name for name in answer if answer[name] != factual[name]}
         assert all(not isinstance(value, float) or math.isfinite(value) for value in answer.values())
         for name in names:
