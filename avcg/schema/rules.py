@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 from avcg.errors import SchemaError, did_you_mean, enumerate_some
 from avcg.schema.expressions import (
@@ -21,11 +21,40 @@ from avcg.schema.expressions import (
     parse_comparison,
     parse_expression,
 )
-from avcg.schema.features import Categorical, Continuous, Scalar, check_finite, listed, to_python
+from avcg.schema.features import Categorical, Continuous, Feature, Scalar, check_finite, listed, to_python
 
-if TYPE_CHECKING:
-    from avcg.schema.schema import Schema
 
+class Columns(Protocol):
+    """What rules need to know of a schema."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
+
+    @property
+    def numeric(self) -> tuple[Continuous, ...]:
+        """The numeric columns."""
+
+    @property
+    def links(self) -> tuple[tuple[str, ...], ...]:
+        """Groups of columns that state the same fact."""
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules between columns."""
+
+    @property
+    def derivations(self) -> dict[str, Derivation]:
+        """The rule of each derived column, by its name."""
+
+    def __getitem__(self, name: str) -> Feature:
+        """The column of a name."""
+
+    def with_rule(self, rule: Rule) -> Self:
+        """The same columns with one more rule."""
+
+
+Table = TypeVar("Table", bound=Columns)
 _SIGNS = {"<=": "is at most", ">=": "is at least", "==": "equals"}
 
 
@@ -56,7 +85,7 @@ class Requirement:
         parsed = self.parsed
         return _names(parsed.left, parsed.right)
 
-    def check(self, schema: Schema) -> None:
+    def check(self, schema: Columns) -> None:
         """Refuse unknown columns, and what is not a sum of columns times constants."""
         parsed = self.parsed
         for side in (parsed.left, parsed.right):
@@ -99,7 +128,7 @@ class Derivation:
         """The columns that the rule binds."""
         return (self.column, *self.inputs)
 
-    def check(self, schema: Schema) -> None:
+    def check(self, schema: Columns) -> None:
         """Refuse unknown columns, and limits that a computed column cannot keep by itself."""
         feature = schema[self.column]
         if not isinstance(feature, Continuous):
@@ -150,7 +179,7 @@ class Implication:
         """The columns that the rule binds."""
         return (self.column, self.target)
 
-    def check(self, schema: Schema) -> None:
+    def check(self, schema: Columns) -> None:
         """Refuse unknown columns and categories, and a consequence that no value can have."""
         check_condition(schema, self.column, self.categories)
         if self.target == self.column:
@@ -196,7 +225,7 @@ _KINDS: dict[str, type[Rule]] = {"require": Requirement, "derive": Derivation, "
 
 
 @dataclass(frozen=True)
-class Condition:
+class Condition(Generic[Table]):
     """The first half of a rule: a categorical column and some of its categories; see `Schema.when`.
 
     Attributes:
@@ -205,7 +234,7 @@ class Condition:
         categories: The categories for which the consequence holds.
     """
 
-    schema: Schema
+    schema: Table
     column: str
     categories: tuple[Scalar, ...]
 
@@ -217,7 +246,7 @@ class Condition:
         low: float | None = None,
         high: float | None = None,
         one_of: list[Scalar] | tuple[Scalar, ...] | None = None,
-    ) -> Schema:
+    ) -> Table:
         """The schema with the rule that this holds for another column wherever the condition does.
 
         Args:
@@ -248,7 +277,7 @@ class Condition:
         return self.schema.with_rule(Implication(self.column, self.categories, column, low, high, choices))
 
 
-def check_condition(schema: Schema, column: str, categories: tuple[Scalar, ...]) -> None:
+def check_condition(schema: Columns, column: str, categories: tuple[Scalar, ...]) -> None:
     """Refuse a condition on a number, or on a category that does not exist.
 
     Raises:
@@ -263,7 +292,7 @@ def check_condition(schema: Schema, column: str, categories: tuple[Scalar, ...])
         feature.position(value)
 
 
-def check_rules(schema: Schema) -> None:
+def check_rules(schema: Columns) -> None:
     """Check every rule against the columns of a schema, and derivations against each other.
 
     Raises:
@@ -281,7 +310,7 @@ def check_rules(schema: Schema) -> None:
     ordered(schema)
 
 
-def ordered(schema: Schema) -> tuple[Derivation, ...]:
+def ordered(schema: Columns) -> tuple[Derivation, ...]:
     """The derivations of a schema, each after those it takes as input.
 
     Raises:
@@ -329,5 +358,5 @@ def _names(*nodes: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column.name for node in nodes for column in columns_of(node)))
 
 
-def _numeric(schema: Schema) -> tuple[str, ...]:
+def _numeric(schema: Columns) -> tuple[str, ...]:
     return tuple(feature.name for feature in schema.numeric)

@@ -427,7 +427,7 @@ class Schema:
         """
         return self.with_rule(Derivation(column, expression))
 
-    def when(self, column: str, categories: Scalar | Iterable[Scalar]) -> Condition:
+    def when(self, column: str, categories: Scalar | Iterable[Scalar]) -> Condition[Self]:
         """Begin a rule about another column wherever this one has certain categories; `then` completes it.
 
         Args:

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from avcg import Schema
+from avcg.schema.rules import Implication
 from avcg.testing import check_constraint
 
 X = pd.DataFrame(
@@ -18,6 +19,7 @@ X = pd.DataFrame(
         "months": [-9, 0, 12, 24, -9],
         "own": [1, 0, 0, 1, 1],
         "rent": [False, True, True, False, False],
+        "tax": [0.5, 1.25, 1.5, 2.0, 1.0],
         "grade": pd.Categorical(["low", "mid", "high", "mid", "low"], ["low", "mid", "high"], ordered=True),
     }
 )
@@ -45,15 +47,29 @@ OTHERS = {
     "group": [lambda s: s.group("home", ("own", "rent"))],
     "keep": [lambda s: s.keep("level"), lambda s: s.keep("own", "job")],
     "at_most": [lambda s: s.at_most(2)],
+    "require": [
+        lambda s: s.require("age - 10 * pay >= 4"),
+        lambda s: s.require("2 * pay == level + 1").require("level <= 0.1 * age"),
+    ],
+    "derive": [lambda s: s.derive("tax", "0.5 * pay"), lambda s: s.derive("tax", "min(pay / 2, 2)")],
+    "with_rule": [lambda s: s.with_rule(Implication("job", ("clerk",), "level", high=2))],
+    "when": [
+        lambda s: s.when("job", ["clerk", "nurse"]).then("level", high=2),
+        lambda s: s.when("grade", "high").then("job", one_of=["smith", "nurse"]),
+    ],
 }
 EXAMPLES = LIMITS | OTHERS
 
 
 def verbs():
-    """Public methods of `Schema` that return a schema, but for `free`, which takes constraints back."""
+    """Public methods of `Schema` that return a schema, or a condition that does, but not `free`, which lifts limits."""
     methods = inspect.getmembers(Schema, inspect.isfunction)
     returns = {name: inspect.get_annotations(method).get("return") for name, method in methods}
-    return [name for name, kind in returns.items() if kind == "Self" and name[0] != "_" and name != "free"]
+    return [
+        name
+        for name, kind in returns.items()
+        if kind in ("Self", "Condition[Self]") and name[0] != "_" and name != "free"
+    ]
 
 
 @pytest.mark.parametrize("verb", verbs())

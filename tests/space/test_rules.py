@@ -118,12 +118,17 @@ def test_small_sets_are_the_points_that_obey():
         for row in np.unique(owner):
             values = space.encoding.decode(points[owner == row])
             reached = {
-                (*numbers, choice) for numbers, (choice,) in zip(values.numbers.tolist(), values.choices.tolist())
+                (*numbers, choice)
+                for numbers, (choice,) in zip(values.numbers.tolist(), values.choices.tolist(), strict=True)
             }
             own = (*map(float, frame.iloc[row, :3]), "pq".index(frame["k"][row]))
             expected = {own}
             for a, b, k in itertools.product(range(3), range(3), range(2)):
-                moved = {name for name, old, new in zip("abk", (own[0], own[1], own[3]), (a, b, k)) if old != new}
+                moved = {
+                    name
+                    for name, old, new in zip("abk", (own[0], own[1], own[3]), (a, b, k), strict=True)
+                    if old != new
+                }
                 first = not moved & {"a", "b"} or a <= b + 1
                 second = not moved & {"a", "k"} or k == 1 or a <= 1
                 if moved and first and second:
