@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -28,7 +28,7 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
-from avcg.space.inspect import MOST_CATEGORIES
+from avcg.space.inspect import MOST_CATEGORIES, inspect
 from avcg.space.tabular import TabularSpace, table_of
 
 # How retrains differ, of the families that need no moments of the rows.
@@ -40,7 +40,6 @@ DIFFER: dict[How, str] = {
     "label_noise": "with another label for 5% of the rows",
 }
 _HELD_OUT_SHARE, _MIN_ROWS, _MAX_OUTCOMES = 0.2, 20, 20
-_MAX_DECIMALS = 4
 N_HYPOTHESES = 40
 _MAX_MEASURED = 2000  # denied rows that the figures are measured on
 
@@ -151,6 +150,7 @@ class Table:
         classes: All outcomes, sorted.
         positive: The outcome that people want.
         notes: Warnings about the data, each a sentence.
+        findings: What was found in the columns, to be printed; empty where nothing was.
         apart: A column that is not learnt from, for all rows; None: none was asked for.
     """
 
@@ -162,6 +162,7 @@ class Table:
     classes: list[Any]
     positive: Any
     notes: tuple[str, ...]
+    findings: str = ""
     apart: pd.Series[Any] | None = None
 
 
@@ -212,7 +213,8 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
     beside = None if apart is None else _column(chunk, apart, as_text=False)
-    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes, beside)
+    findings = _findings(config, X)
+    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes, findings, beside)
 
 
 def _column(chunk: Chunk, name: str, *, as_text: bool) -> pd.Series[Any]:
@@ -264,26 +266,20 @@ def _check_names(X: pd.DataFrame) -> tuple[str, ...]:
 def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     """The schema of rows, with the constraints of the options."""
     schema = schema_with_gaps(X).freeze(*config.freeze).only_up(*config.only_up).only_down(*config.only_down)
-    for name, step in _steps(X).items():
-        schema = schema.step(name, step)
     for text in config.between:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *parse_range("--between", name, rest))
     return schema if config.at_most is None else schema.at_most(config.at_most)
 
 
-def _steps(X: pd.DataFrame) -> dict[str, float]:
-    """Step of each column whose numbers have few decimals, so that answers have no more of them."""
-    steps = {}
-    for name, column in X.items():
-        if column.dtype.kind != "f":
-            continue
-        values = column.dropna().to_numpy(np.float64)
-        for digits in range(_MAX_DECIMALS + 1):
-            if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}")
-                break
-    return steps
+def _findings(config: FitConfig, X: pd.DataFrame) -> str:
+    """What was found in the columns, as a table, without hints that the options follow already."""
+    limited = {*config.freeze, *config.only_up, *config.only_down}
+    inspection = inspect(X)
+    findings = tuple(
+        finding for finding in inspection.findings if not (finding.found.endswith("?") and finding.column in limited)
+    )
+    return str(replace(inspection, findings=findings)) if findings else ""
 
 
 def _held_out(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:
