@@ -1,16 +1,13 @@
-"""What ``avcg fit`` says of the columns of a file, and the steps of its numbers."""
+"""What ``avcg fit`` says of the columns of a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
 from avcg.batch.chunks import ArrowChunk, Chunk, load_pyarrow
 from avcg.schema.schema import Schema
-
-_MAX_DECIMALS = 4
 
 
 def dates_of(chunk: Chunk, columns: Sequence[str]) -> dict[str, str]:
@@ -37,17 +34,3 @@ def id_notes(X: pd.DataFrame, schema: Schema) -> tuple[str, ...]:
                 f" --drop {str(name)!r}."
             )
     return tuple(notes)
-
-
-def steps_of(X: pd.DataFrame) -> dict[str, float]:
-    """Step of each column whose numbers have few decimals, so that answers have no more of them."""
-    steps = {}
-    for name, column in X.items():
-        if column.dtype.kind != "f":
-            continue
-        values = column.dropna().to_numpy(np.float64)
-        for digits in range(_MAX_DECIMALS + 1):
-            if (np.round(values, digits) == values).all():
-                steps[str(name)] = float(f"1e-{digits}")
-                break
-    return steps

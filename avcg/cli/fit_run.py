@@ -15,7 +15,7 @@ from avcg.auditing.past import Backtest
 from avcg.batch.chunks import ArrowChunk, Chunk, infer_cell_type
 from avcg.batch.parsing import check_columns, parse_label, parse_range, split_column
 from avcg.batch.readers import open_rows
-from avcg.cli.fit_columns import dates_of, id_notes, steps_of
+from avcg.cli.fit_columns import dates_of, id_notes
 from avcg.cli.fit_figures import measure
 from avcg.cli.schema_file import check_described, read_described
 from avcg.errors import DataError, PromiseWarning, SettingError, enumerate_some
@@ -30,6 +30,7 @@ from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
 from avcg.schema.schema import Schema
+from avcg.space.inspect import inspect
 from avcg.space.tabular import TabularSpace
 
 # How retrains differ, of the families that need no moments of the rows.
@@ -160,6 +161,7 @@ class Table:
         classes: All outcomes, sorted.
         positive: The outcome that people want.
         notes: Warnings about the data, each a sentence.
+        findings: What was found in the columns, to be printed; empty where nothing was.
         apart: A column that is not learnt from, for all rows; None: none was asked for.
     """
 
@@ -171,6 +173,7 @@ class Table:
     classes: list[Any]
     positive: Any
     notes: tuple[str, ...]
+    findings: str = ""
     apart: pd.Series[Any] | None = None
 
 
@@ -244,7 +247,8 @@ def read_table(config: FitConfig, apart: str | None = None) -> Table:
     held_out = _held_out(y, config.seed)
     train, positive = ~held_out, parse_label("--positive", config.positive, classes)
     beside = None if apart is None else _column(chunk, apart, as_text=False)
-    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes, beside)
+    findings = _findings(config, X)
+    return Table(X[train], y[train], X[held_out], y[held_out], schema, classes, positive, notes, findings, beside)
 
 
 def _column(chunk: Chunk, name: str, *, as_text: bool) -> pd.Series[Any]:
@@ -278,8 +282,6 @@ def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     schema = config.schema
     if schema is None:
         schema = schema_with_gaps(X, dict.fromkeys(config.categorical, "categorical"))
-        for name, step in steps_of(X[[feature.name for feature in schema.numeric]]).items():
-            schema = schema.step(name, step)
     for option in ("freeze", "only_up", "only_down"):
         known = (*schema.all_names, *(schema.kept if option == "freeze" else ()))
         check_columns(f"--{option.replace('_', '-')}", getattr(config, option), known)
@@ -288,6 +290,18 @@ def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
         name, rest = split_column("--between", text, schema.names)
         schema = schema.between(name, *parse_range("--between", name, rest))
     return schema if config.at_most is None else schema.at_most(config.at_most)
+
+
+def _findings(config: FitConfig, X: pd.DataFrame) -> str:
+    """What was found in the columns, as a table, without hints that the options follow already."""
+    if config.schema is not None:  # somebody has looked at them
+        return ""
+    limited = {*config.freeze, *config.only_up, *config.only_down}
+    inspection = inspect(X, dict.fromkeys(config.categorical, "categorical"))
+    findings = tuple(
+        finding for finding in inspection.findings if not (finding.found.endswith("?") and finding.column in limited)
+    )
+    return str(replace(inspection, findings=findings)) if findings else ""
 
 
 def _held_out(y: NDArray[Any], seed: int) -> NDArray[np.bool_]:

@@ -33,7 +33,8 @@ def _read(read_file: ReadFile) -> tuple[pd.DataFrame, NDArray[Any]]:
 
 def _schema(X: pd.DataFrame) -> Schema:
     schema = (
-        Schema.infer(X)
+        # 99999 stands for any larger gain too. It is a number here, as in published results on these data.
+        Schema.infer(X, kinds={"capital-gain": "integer"})
         .link("education-num", "education")
         .cost("education-num", per_change=1.0)  # people see both columns change
         .freeze("age", "sex", "race", "native-country", "fnlwgt")

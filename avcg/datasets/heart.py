@@ -25,7 +25,8 @@ def _read(read_file: ReadFile) -> tuple[pd.DataFrame, NDArray[Any]]:
 
 
 def _schema(X: pd.DataFrame) -> Schema:
-    return Schema.infer(X, kinds=dict.fromkeys(_CODES, "categorical")).freeze("age", "sex")
+    kinds = dict.fromkeys(_CODES, "categorical") | {"oldpeak": "continuous"}
+    return Schema.infer(X, kinds=kinds).freeze("age", "sex")
 
 
 SPECIFICATION = Specification(

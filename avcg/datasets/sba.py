@@ -92,7 +92,7 @@ def _in_words(published: pd.DataFrame, column: str) -> pd.Categorical[Any]:
 
 def _schema(X: pd.DataFrame) -> Schema:
     return (
-        Schema.infer(X)
+        Schema.infer(X, kinds={"guaranteed_share": "continuous"})
         .freeze("State", "Sector_Points", "NewExist", "UrbanRural", "guaranteed_share")
         .allow("LowDoc", ["no"])
         .step("GrAppv", 100)

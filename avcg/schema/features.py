@@ -7,6 +7,7 @@ description, and whether `free` lifts it. The verb that sets it is a method of `
 from __future__ import annotations
 
 import math
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,12 @@ Change = Literal["any", "up", "down", "none"]
 # Characters after which a name of a dummy column may tell its category.
 SEPARATORS = "_=.- :"
 _LARGEST = sys.float_info.max
+# Words in the names of columns that people cannot change.
+_UNCHANGEABLE = frozenset(
+    "age sex gender race ethnicity ethnic birth birthday birthdate born dob country nationality citizenship marital"
+    " religion id date month year".split()
+)
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+")
 _CHANGE_WORDS = {"any": "yes", "up": "only up", "down": "only down", "none": "no"}
 
 
@@ -59,6 +66,15 @@ def _check_choice(value: object, options: tuple[str, ...], what: str) -> None:
 def _check_price(value: float | None, what: str) -> None:
     if value is not None and check_finite(value, what) < 0:
         raise SchemaError(f"{what} must be >= 0. Got {value!r} instead.")
+
+
+def is_unchangeable(name: str) -> bool:
+    """Whether the name of a column says that people cannot change it, or not by their own will.
+
+    >>> is_unchangeable("customerAge"), is_unchangeable("mortgage")
+    (True, False)
+    """
+    return any(word.lower() in _UNCHANGEABLE for word in _WORD.findall(name))
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ class Inspection:
         lines = [f"{'column'.ljust(name_width)}  what was found", f"{'-' * name_width}  {'-' * text_width}"]
         for finding in self.findings:
             names = textwrap.wrap(finding.column, name_width) or [""]
-            texts = textwrap.wrap(f"{finding.found}: {finding.why}", text_width)
+            end = "" if finding.found.endswith("?") else "."
+            texts = textwrap.wrap(f"{finding.found}{end} {finding.why}", text_width)
             for i in range(max(len(names), len(texts))):
                 name, text = (parts[i] if i < len(parts) else "" for parts in (names, texts))
                 lines.append(f"{name.ljust(name_width)}  {text}".rstrip())

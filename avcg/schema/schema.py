@@ -281,8 +281,8 @@ class Schema:
     def observed(self, *columns: str) -> Self:
         """Answers keep these numbers out of the gaps between the values of the training rows.
 
-        A gap lies between two neighbouring values, with at least 10 rows on each side. It is 10 times as wide as the
-        median distance of neighbours, and wider than 15% of the range of nearly all rows.
+        A gap lies between two neighbouring values, with at least 10 rows and 1% of the rows on each side. It is more
+        than 10 times as wide as the median distance of neighbours, and wider than 15% of the range of nearly all rows.
         """
         return self._each(columns, lambda feature: replace(self._number(feature.name, "observed"), observed=True))
 

@@ -15,7 +15,7 @@ from avcg.errors import DataError, SchemaError, did_you_mean
 from avcg.files import write_whole
 from avcg.schema.describe import Ranges
 from avcg.schema.entries import COMMAND_ENTRIES, KINDS, SCHEMA_ENTRIES, CommandNotes, Entry
-from avcg.schema.features import Continuous, Feature
+from avcg.schema.features import Continuous, Feature, is_unchangeable
 from avcg.schema.schema import Schema
 
 VERSION = 1
@@ -25,13 +25,6 @@ _EXAMPLE_WIDTH = 24
 _LARGEST_SHOWN = 1e18  # whole numbers below are written with all their digits
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPES = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\b": "\\b", "\f": "\\f"}
-# Words in the names of columns that people cannot change, or not by their own will.
-_FIXED = frozenset(
-    "age sex gender race ethnicity ethnic birth birthday birthdate born dob country nationality citizenship marital"
-    " religion id date month year".split()
-)
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[^\W\d_A-Z]+")
-
 _HEADER = """
 What each column is, and what an answer may do to it.
 
@@ -321,7 +314,6 @@ def _about(feature: Feature, data_range: tuple[float, float] | None) -> list[str
     elif feature.kind != "yes or no":
         what += f", {len(feature.categories)} different"
     lines = _comment(f"{what[0].upper()}{what[1:]}.")
-    words = {word.lower() for word in _WORD.findall(feature.name)}
-    if words & _FIXED and feature.change != "none":
+    if is_unchangeable(feature.name) and feature.change != "none":
         lines += _comment('People cannot change this: change = "frozen"?')
     return lines

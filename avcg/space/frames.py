@@ -272,6 +272,12 @@ def _number_dtype(column: Column) -> np.dtype[Any]:
     return np.dtype(name if dtype.is_float() else np.float64)
 
 
+def float_dtype(column: Column) -> np.dtype[Any]:
+    """The floating type whose values print as those of a column of numbers."""
+    dtype = _number_dtype(column.to_native() if isinstance(column, nw.Series) else column)
+    return dtype if dtype.kind == "f" else np.dtype(np.float64)
+
+
 def _fit_numbers(column: Column, new: Floats, toward: Floats, *, on_grid: bool) -> np.ndarray[Any, Any]:
     """The numbers as the column can hold them."""
     dtype = _number_dtype(column)

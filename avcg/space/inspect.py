@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from avcg.errors import DataError, SchemaError, did_you_mean, enumerate_some
-from avcg.schema.features import Categorical, Continuous, Feature, Scalar
+from avcg.schema.features import Categorical, Continuous, Feature, Scalar, is_unchangeable, listed
 from avcg.schema.findings import Finding, Inspection
 from avcg.schema.schema import Kind, Schema
-from avcg.space.encoding import Floats
-from avcg.space.frames import Frame, category_column, number_column, open_frame
+from avcg.space.frames import Frame, category_column, float_dtype, number_column, open_frame
 from avcg.space.grouping import MOST_CATEGORIES, find_groups, find_kept, grouped_feature
+from avcg.space.numbers import look_at_numbers
 
 # What pandas calls a column of objects that are all numbers, or gaps.
 _NUMBERS = ("integer", "integer-na", "floating", "mixed-integer-float", "empty")
@@ -79,7 +79,57 @@ def _columns(
 
 def _inspect_column(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> tuple[Feature, list[Finding]]:
     """What one column is, and what was found about it."""
-    return _feature(series, kind), []
+    feature: Feature
+    if kind is None and _is_numeric(series):
+        feature, findings = _inspect_numbers(series)
+    else:
+        feature = _feature(series, kind)
+        findings = []
+        if isinstance(feature, Categorical) and len(feature.categories) == 1:
+            findings.append(_constant(series.name, feature.categories[0]))
+    if is_unchangeable(series.name):
+        why = f"Its name says so: schema.freeze({series.name!r})."
+        findings.append(Finding(series.name, "people cannot change this; freeze it?", why))
+    return feature, findings
+
+
+def _inspect_numbers(series: nw.Series[Any]) -> tuple[Continuous, list[Finding]]:
+    """A numeric column with the step, the codes and the gaps that its values suggest."""
+    name, values = series.name, number_column(series, Continuous(series.name, missing="indicator"))
+    seen = look_at_numbers(values, float_dtype(series))
+    feature = Continuous(name, step=seen.step, codes=seen.codes, observed=bool(len(seen.gaps)))
+    findings = []
+    if seen.constant is not None:
+        findings.append(_constant(name, f"{seen.constant:.10g}"))
+    if seen.codes:
+        rows = int(np.isin(values, seen.codes).sum())
+        why = (
+            f"{_plural(rows, 'row has', 'rows have')} one, apart from all other values. No answer enters a code, and"
+            f" rows keep theirs. schema.leave({name!r}) if answers may leave them, schema.codes({name!r}) if they are"
+            " numbers."
+        )
+        findings.append(Finding(name, f"code{'s' * (len(seen.codes) > 1)} {listed(seen.codes, limit=6)}", why))
+    if len(seen.gaps):
+        gaps = listed([f"{low:.6g} and {high:.6g}" for low, high in seen.gaps.tolist()], " or ", 3)
+        why = f"Answers stay out. schema.free({name!r}) if they may enter."
+        findings.append(Finding(name, f"no row between {gaps}", why))
+    if seen.constant is None and seen.step is not None and seen.step != 1:
+        if seen.decimals:
+            reason = f"Its values have {_plural(seen.decimals, 'decimal')}"
+        else:
+            reason = "All values are multiples of it"
+        kind = "continuous" if seen.decimals else "integer"
+        why = f"{reason}. kinds={{{name!r}: {kind!r}}} if answers may have others."
+        findings.append(Finding(name, f"steps of {seen.step:.10g}", why))
+    return feature, findings
+
+
+def _plural(count: int, one: str, several: str | None = None) -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+def _constant(name: str, value: object) -> Finding:
+    return Finding(name, f"always {value}", "No answer changes it, and no model learns from it. Drop it if you like.")
 
 
 def _feature(series: nw.Series[Any], kind: Kind | Sequence[Scalar] | None) -> Feature:
@@ -114,14 +164,17 @@ def _refuse_kind(name: str, kind: object) -> NoReturn:
     )
 
 
+def _is_numeric(series: nw.Series[Any]) -> bool:
+    """Whether a column that nobody said anything about holds numbers."""
+    if series.dtype == nw.Object:
+        return pd.api.types.infer_dtype(series.to_numpy(), skipna=True) in _NUMBERS
+    return bool(series.dtype.is_numeric())
+
+
 def _likely_kind(series: nw.Series[Any]) -> Kind:
     dtype = series.dtype
     if dtype == nw.Boolean:
         return "boolean"
-    if dtype.is_integer():
-        return "integer"
-    if dtype.is_numeric():
-        return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
     if dtype in (nw.String, nw.Categorical, nw.Enum):
         return "categorical"
     if dtype == nw.Object:
@@ -129,8 +182,6 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
         kind = pd.api.types.infer_dtype(found, skipna=True)
         if kind == "boolean":
             return "boolean"
-        if kind in _NUMBERS:
-            return _number_kind(number_column(series, Continuous(series.name, missing="indicator")))
         if kind in ("string", "empty"):
             return "categorical"
         types = sorted({type(value).__name__ for value in series.drop_nulls().to_numpy()})
@@ -142,11 +193,6 @@ def _likely_kind(series: nw.Series[Any]) -> Kind:
         f"Column {series.name!r} is of type {dtype}, which is neither a number, a text nor a boolean. Convert it"
         " (dates to days since a day that matters), or drop it."
     )
-
-
-def _number_kind(values: Floats) -> Kind:
-    present = values[np.isfinite(values)]
-    return "integer" if len(present) and (present == np.rint(present)).all() else "continuous"
 
 
 def _infer_categories(series: nw.Series[Any]) -> Categorical:

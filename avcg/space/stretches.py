@@ -17,15 +17,15 @@ Floats = NDArray[np.float64]
 _TIMES_MEDIAN, _SHARE_OF_RANGE = 10.0, 0.15
 _NEARLY_ALL = (0.01, 0.99)
 # Fewer rows than this beyond a gap are outliers, such as the tail of incomes, and not a stretch of their own.
-_MIN_ROWS, _MIN_SHARE = 10, 0.001
+_MIN_ROWS, _MIN_SHARE = 10, 0.01
 
 
 def find_gaps(numbers: Floats) -> Floats:
     """The (m, 2) gaps in the values of a column, each as the numbers at its two ends.
 
     A gap lies between two neighbouring values. It is more than 10 times as wide as the median distance of neighbours,
-    and wider than 15% of the range from the 1st to the 99th percentile. On each side of it lie at least 10 rows and
-    0.1% of the rows, so that the sparse tail of a skewed column is no sequence of gaps.
+    and wider than 15% of the range from the 1st to the 99th percentile. On each side of it lie at least 10 rows and 1%
+    of the rows, so that the sparse tail of a skewed column is not a sequence of gaps.
 
     Args:
         numbers: (N,) values, NaN where missing.

@@ -40,7 +40,7 @@ OTHERS = {
     "codes": [lambda s: s.codes("months", -9), lambda s: s.codes("age", 30, 37), lambda s: s.codes("pay", 2.5, 99)],
     "leave": [
         lambda s: s.codes("months", -9).leave("months"),
-        lambda s: s.codes("months", -9, 12).leave("months", -9).only_up("months"),
+        lambda s: s.codes("months", -9, 12).leave("months", -9),
     ],
     "link": [lambda s: s.link("job", "level"), lambda s: s.link("level", "job")],
     "cost": [lambda s: s.cost("age", per_unit=2, per_change=0.5), lambda s: s.cost("job", per_change=3)],
