@@ -363,3 +363,18 @@ def category_names(columns: Sequence[str]) -> tuple[str, ...]:
     """
     shared = len(common_prefix(columns))
     return tuple(name[shared:] for name in columns)
+
+
+def one_way(feature: Feature, wanted: Literal["up", "down"]) -> Change:
+    """The direction of a feature that may only move one way.
+
+    Raises:
+        SchemaError: If it is limited otherwise already.
+    """
+    if feature.change in ("any", wanted):
+        return wanted
+    now = "frozen" if feature.change == "none" else f"limited to only {feature.change}"
+    raise SchemaError(
+        f"Column {feature.name!r} is {now}; only_{wanted} would say something else. Call free({feature.name!r}) first"
+        " if the earlier limit no longer holds."
+    )

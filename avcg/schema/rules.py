@@ -24,7 +24,7 @@ from avcg.schema.expressions import (
 from avcg.schema.features import Categorical, Continuous, Feature, Scalar, check_finite, listed, to_python
 
 
-class Columns(Protocol):
+class RuledTable(Protocol):
     """What rules need to know of a schema."""
 
     @property
@@ -54,7 +54,7 @@ class Columns(Protocol):
         """The same columns with one more rule."""
 
 
-Table = TypeVar("Table", bound=Columns)
+Table = TypeVar("Table", bound=RuledTable)
 _SIGNS = {"<=": "is at most", ">=": "is at least", "==": "equals"}
 
 
@@ -85,7 +85,7 @@ class Requirement:
         parsed = self.parsed
         return _names(parsed.left, parsed.right)
 
-    def check(self, schema: Columns) -> None:
+    def check(self, schema: RuledTable) -> None:
         """Refuse unknown columns, and what is not a sum of columns times constants."""
         parsed = self.parsed
         for side in (parsed.left, parsed.right):
@@ -128,7 +128,7 @@ class Derivation:
         """The columns that the rule binds."""
         return (self.column, *self.inputs)
 
-    def check(self, schema: Columns) -> None:
+    def check(self, schema: RuledTable) -> None:
         """Refuse unknown columns, and limits that a computed column cannot keep by itself."""
         feature = schema[self.column]
         if not isinstance(feature, Continuous):
@@ -179,7 +179,7 @@ class Implication:
         """The columns that the rule binds."""
         return (self.column, self.target)
 
-    def check(self, schema: Columns) -> None:
+    def check(self, schema: RuledTable) -> None:
         """Refuse unknown columns and categories, and a consequence that no value can have."""
         check_condition(schema, self.column, self.categories)
         if self.target == self.column:
@@ -277,7 +277,7 @@ class Condition(Generic[Table]):
         return self.schema.with_rule(Implication(self.column, self.categories, column, low, high, choices))
 
 
-def check_condition(schema: Columns, column: str, categories: tuple[Scalar, ...]) -> None:
+def check_condition(schema: RuledTable, column: str, categories: tuple[Scalar, ...]) -> None:
     """Refuse a condition on a number, or on a category that does not exist.
 
     Raises:
@@ -292,7 +292,7 @@ def check_condition(schema: Columns, column: str, categories: tuple[Scalar, ...]
         feature.position(value)
 
 
-def check_rules(schema: Columns) -> None:
+def check_rules(schema: RuledTable) -> None:
     """Check every rule against the columns of a schema, and derivations against each other.
 
     Raises:
@@ -310,7 +310,7 @@ def check_rules(schema: Columns) -> None:
     ordered(schema)
 
 
-def ordered(schema: Columns) -> tuple[Derivation, ...]:
+def ordered(schema: RuledTable) -> tuple[Derivation, ...]:
     """The derivations of a schema, each after those it takes as input.
 
     Raises:
@@ -358,5 +358,5 @@ def _names(*nodes: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(column.name for node in nodes for column in columns_of(node)))
 
 
-def _numeric(schema: Columns) -> tuple[str, ...]:
+def _numeric(schema: RuledTable) -> tuple[str, ...]:
     return tuple(feature.name for feature in schema.numeric)

@@ -6,41 +6,36 @@ Only `free` lifts constraints again. This module imports only the standard libra
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from os import PathLike
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, Literal, Self
 
-from avcg.errors import SchemaError, did_you_mean, enumerate_some
+from avcg.errors import SchemaError, enumerate_some
+from avcg.schema.columns import Columns
 from avcg.schema.features import (
     Categorical,
-    Change,
     Continuous,
     Feature,
     Scalar,
     category_names,
     check_finite,
     columns_of,
+    one_way,
     to_python,
 )
 from avcg.schema.rules import (
     Condition,
     Derivation,
     Requirement,
-    Rule,
     check_condition,
-    check_rules,
-    rule_from_dict,
-    rule_to_dict,
 )
 
 Kind = Literal["continuous", "integer", "boolean", "categorical"]
 
 
 @dataclass(frozen=True, repr=False)
-class Schema:
+class Schema(Columns):
     """The columns of a table, their constraints and the prices of changes.
 
     Attributes:
@@ -59,56 +54,6 @@ class Schema:
     hours   whole number           10 to 60  yes         1 per std. dev.
     sex     category, 2 different  f, m      no          1 per change
     """
-
-    features: tuple[Feature, ...]
-    links: tuple[tuple[str, ...], ...] = ()
-    max_changes: int | None = None
-    kept: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
-
-    VERSION: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "features", tuple(self.features))
-        object.__setattr__(self, "links", tuple(tuple(group) for group in self.links))
-        object.__setattr__(self, "max_changes", to_python(self.max_changes))
-        object.__setattr__(self, "kept", tuple(self.kept))
-        object.__setattr__(self, "rules", tuple(dict.fromkeys(self.rules)))
-        if not self.features:
-            raise SchemaError("A schema needs at least one column. Got none.")
-        names: set[str] = set()
-        for feature in self.features:
-            if not isinstance(feature, Feature) or not isinstance(feature.name, str):
-                raise SchemaError(
-                    f"A schema is made of Continuous and Categorical features with text names. Got {feature!r}."
-                )
-            if feature.name in names:
-                raise SchemaError(f"Column {feature.name!r} appears twice. Rename one of them.")
-            names.add(feature.name)
-        self._check_columns()
-        for i, group in enumerate(self.links):
-            if len(group) < 2 or len(set(group)) < len(group):
-                raise SchemaError(f"link needs at least two different columns. Got {enumerate_some(group)}.")
-            for name in group:
-                self[name]
-                if any(name in other for other in self.links[:i]):
-                    raise SchemaError(f"Column {name!r} is linked already; name all columns of a link in one call.")
-        if self.max_changes is not None and (
-            isinstance(self.max_changes, bool) or not isinstance(self.max_changes, int) or self.max_changes < 1
-        ):
-            raise SchemaError(f"The cap of at_most must be a whole number >= 1. Got {self.max_changes!r} instead.")
-        check_rules(self)
-
-    def _check_columns(self) -> None:
-        """Refuse columns that would be read twice."""
-        for i, name in enumerate(columns := (*self.columns, *self.kept)):
-            if not isinstance(name, str):
-                raise SchemaError(f"The columns of a schema are named by texts. Got {name!r}.")
-            if name in columns[:i]:
-                raise SchemaError(f"Column {name!r} is read twice. Name it in one feature, or in 'kept'.")
-        for feature in self.grouped:
-            if feature.name in columns and feature.name not in (feature.columns or ()):
-                raise SchemaError(f"Feature {feature.name!r} has the name of another column. Choose another name.")
 
     @classmethod
     def infer(cls, frame: Any, kinds: Mapping[str, Kind | Sequence[Scalar]] | None = None) -> Self:
@@ -141,63 +86,6 @@ class Schema:
         schema = inspect(frame, kinds).schema
         return cls(schema.features, kept=schema.kept)
 
-    def __getitem__(self, name: str) -> Feature:
-        if isinstance(name, str):
-            for feature in self.features:
-                if feature.name == name:
-                    return feature
-            for feature in self.grouped:
-                if name in (feature.columns or ()):
-                    return feature
-        elif isinstance(name, Iterable):
-            raise SchemaError(f"Columns are named one by one. Write {', '.join(map(repr, name))} without the list.")
-        if name in self.kept:
-            raise SchemaError(
-                f"Column {name!r} is kept as it is and no feature, so nothing can be said of its changes."
-            )
-        raise SchemaError(f"There is no column {name!r} in the schema. {did_you_mean(name, self.names)}")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.features)
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the features, in the order of the encoded row."""
-        return tuple(feature.name for feature in self.features)
-
-    @cached_property
-    def columns(self) -> tuple[str, ...]:
-        """The columns that rows must have, in the order of the encoded row."""
-        return tuple(name for feature in self.features for name in columns_of(feature))
-
-    @cached_property
-    def all_names(self) -> tuple[str, ...]:
-        """All names by which a feature can be called: its own, and those of its columns."""
-        return tuple(dict.fromkeys((*self.names, *self.columns)))
-
-    @cached_property
-    def grouped(self) -> tuple[Categorical, ...]:
-        """The features that are several columns."""
-        return tuple(feature for feature in self.categorical if feature.columns is not None)
-
-    @cached_property
-    def numeric(self) -> tuple[Continuous, ...]:
-        """The numeric features, in order."""
-        return tuple(feature for feature in self.features if isinstance(feature, Continuous))
-
-    @cached_property
-    def categorical(self) -> tuple[Categorical, ...]:
-        """The categorical features, in order."""
-        return tuple(feature for feature in self.features if isinstance(feature, Categorical))
-
-    @cached_property
-    def derivations(self) -> dict[str, Derivation]:
-        """The rule of each derived column, by its name."""
-        return {rule.column: rule for rule in self.rules if isinstance(rule, Derivation)}
-
     def freeze(self, *columns: str) -> Self:
         """These columns may not change. Kept columns never do."""
         return self._each(
@@ -206,11 +94,11 @@ class Schema:
 
     def only_up(self, *columns: str) -> Self:
         """These columns may only rise (numbers, ordered categories, no to yes)."""
-        return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "up")))
+        return self._each(columns, lambda feature: replace(feature, change=one_way(feature, "up")))
 
     def only_down(self, *columns: str) -> Self:
         """These columns may only fall (numbers, ordered categories, yes to no)."""
-        return self._each(columns, lambda feature: replace(feature, change=_direction(feature, "down")))
+        return self._each(columns, lambda feature: replace(feature, change=one_way(feature, "down")))
 
     def free(self, *columns: str) -> Self:
         """Lift every limit on where these columns may move. Steps, gaps, codes, prices, links and rules stay."""
@@ -446,10 +334,6 @@ class Schema:
         check_condition(self, column, values)
         return Condition(self, column, values)
 
-    def with_rule(self, rule: Rule) -> Self:
-        """This schema with one more rule, as `require`, `derive` and `when` make them."""
-        return replace(self, rules=(*self.rules, rule))
-
     def describe(self, X: Any = None) -> list[dict[str, str]]:
         """The schema in plain words, one row per column.
 
@@ -469,16 +353,9 @@ class Schema:
 
     def to_json(self) -> str:
         """The schema as a versioned JSON text."""
-        features = [{"type": type(feature).__name__, **asdict(feature)} for feature in self.features]
-        for entry in features:  # an older avcg reads schemas without groups and kept columns
-            if entry.get("columns", ()) is None:
-                del entry["columns"]
-        content: dict[str, Any] = {"features": features, "links": self.links, "max_changes": self.max_changes}
-        if self.kept:
-            content["kept"] = self.kept
-        if self.rules:
-            content["rules"] = [rule_to_dict(rule) for rule in self.rules]
-        return json.dumps({"format": "avcg.schema", "version": self.VERSION, **content}, indent=1, allow_nan=False)
+        from avcg.schema.stored import to_json
+
+        return to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -487,26 +364,9 @@ class Schema:
         Raises:
             SchemaError: If the text is not a schema, is damaged, or has another version.
         """
-        try:
-            content = json.loads(text)
-        except (TypeError, json.JSONDecodeError) as error:
-            raise SchemaError(f"This is not JSON: {error}.") from None
-        if not isinstance(content, dict) or content.get("format") != "avcg.schema":
-            raise SchemaError('This JSON is not an avcg schema: it lacks "format": "avcg.schema".')
-        if content.get("version") != cls.VERSION:
-            raise SchemaError(
-                f"This schema has version {content.get('version')!r}; this avcg reads version {cls.VERSION}. Upgrade"
-                " avcg."
-            )
-        try:
-            features = tuple(_feature_from(entry) for entry in content["features"])
-            links = tuple(tuple(group) for group in content["links"])
-            rules = tuple(rule_from_dict(entry) for entry in content.get("rules", ()))
-            return cls(features, links, content["max_changes"], tuple(content.get("kept", ())), rules)
-        except SchemaError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise SchemaError(f"This schema is incomplete or damaged: {error!r}.") from None
+        from avcg.schema.stored import from_json
+
+        return cls._of(from_json(text, cls))
 
     def to_toml(self, X: Any = None) -> str:
         """The schema as a TOML text that people can edit, with an explanation of every entry.
@@ -575,7 +435,7 @@ class Schema:
         return cls._of(read(path)[0])
 
     @classmethod
-    def _of(cls, schema: Schema) -> Self:
+    def _of(cls, schema: Columns) -> Self:
         return cls(**{field.name: getattr(schema, field.name) for field in fields(schema)})
 
     def _with(self, feature: Feature) -> Self:
@@ -584,39 +444,3 @@ class Schema:
     def _each(self, columns: tuple[str, ...], change: Callable[[Feature], Feature]) -> Self:
         changed = {self[column].name: change(self[column]) for column in columns}
         return replace(self, features=tuple(changed.get(feature.name, feature) for feature in self.features))
-
-    def _number(self, column: str, verb: str) -> Continuous:
-        feature = self[column]
-        if isinstance(feature, Continuous):
-            return feature
-        raise SchemaError(f"{verb} is for numbers; column {column!r} is a {feature.kind}. Use allow or forbid.")
-
-    def _choice(self, column: str, verb: str) -> Categorical:
-        feature = self[column]
-        if isinstance(feature, Categorical):
-            return feature
-        raise SchemaError(f"{verb} is for categories; column {column!r} is a {feature.kind}. Use between or step.")
-
-
-def _direction(feature: Feature, wanted: Literal["up", "down"]) -> Change:
-    if feature.change in ("any", wanted):
-        return wanted
-    now = "frozen" if feature.change == "none" else f"limited to only {feature.change}"
-    raise SchemaError(
-        f"Column {feature.name!r} is {now}; only_{wanted} would say something else. Call free({feature.name!r}) first"
-        " if the earlier limit no longer holds."
-    )
-
-
-def _feature_from(entry: dict[str, Any]) -> Feature:
-    entry = {key: tuple(tuple(v) if isinstance(v, list) else v for v in value) if isinstance(value, list) else value
-             for key, value in entry.items()}  # fmt: skip
-    kinds: dict[str, type[Feature]] = {"Continuous": Continuous, "Categorical": Categorical}
-    kind = kinds.get(entry.pop("type"))
-    if kind is None:
-        raise SchemaError(f"A feature must be of type {enumerate_some(kinds)}.")
-    names = [field.name for field in fields(kind)]
-    for key in entry:
-        if key not in names:
-            raise SchemaError(f"Feature {entry.get('name')!r} has an unknown entry {key!r}. {did_you_mean(key, names)}")
-    return kind(**entry)
