@@ -158,13 +158,15 @@ def _constrained(draw, schema, frame, links):
         feature = schema[name]
         if name in numeric_led:
             continue
-        action = draw(st.sampled_from(["none", "none", "freeze", "up", "down", "range", "step", "cost"]))
+        action = draw(st.sampled_from(["none", "none", "freeze", "up", "down", "range", "step", "cost", "codes"]))
         if action == "freeze":
             schema = schema.freeze(name)
         elif action == "cost" and name not in followers:
             schema = schema.cost(name, per_change=draw(st.floats(0, 5)))
         elif action in ("up", "down") and (isinstance(feature, Continuous) or feature.ordered):
             schema = schema.only_up(name) if action == "up" else schema.only_down(name)
+        elif isinstance(feature, Continuous) and action == "codes":
+            schema = draw(_with_codes(schema, name, {value for value in cells(frame, name) if value is not None}))
         elif isinstance(feature, Continuous) and action == "range":
             low, high = sorted((draw(st.integers(-100, 100)), draw(st.integers(-100, 100))))
             unsigned = str(frame[name].dtype) == "uint8"
@@ -180,6 +182,16 @@ def _constrained(draw, schema, frame, links):
     if draw(st.integers(0, 3)) == 0:
         schema = schema.at_most(draw(st.integers(1, 3)))
     return schema
+
+
+@st.composite
+def _with_codes(draw, schema, name, values):
+    """Some of the values of a number as codes, of which an answer may leave some; at least one stays a number."""
+    if len(values) < 2:
+        return schema
+    chosen = draw(st.lists(st.sampled_from(sorted(values)), min_size=1, max_size=min(3, len(values) - 1), unique=True))
+    schema = schema.codes(name, *chosen)
+    return schema.leave(name, draw(st.sampled_from(chosen))) if draw(st.booleans()) else schema
 
 
 def codes(draw, shape):
@@ -244,9 +256,14 @@ def complaints(schema, training, factuals, answers):
 def _number_problem(feature, seen, before, after):
     if after is None:
         return "invents a gap"
-    low = min(seen) if feature.low is None else feature.low
-    high = max(seen) if feature.high is None else feature.high
-    if before is not None:
+    if after in feature.codes:
+        return "enters a code"
+    if before in feature.codes and before not in feature.left_codes:
+        return "leaves a code"
+    numbers = [value for value in seen if value not in feature.codes]
+    low = min(numbers) if feature.low is None else feature.low
+    high = max(numbers) if feature.high is None else feature.high
+    if before is not None and before not in feature.codes:
         low, high = min(low, before), max(high, before)
         if (feature.change == "up" and after < before) or (feature.change == "down" and after > before):
             return "goes the wrong way"

@@ -13,7 +13,7 @@ import numpy as np
 
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions
-from avcg.space.project import allowed_entries, missing_numbers, project
+from avcg.space.project import allowed_entries, at_special, missing_numbers, project
 
 _BEYOND = 1e-5  # standard deviations beyond a cut, which float32 codes can tell apart
 _BACK = (1.0, 0.5)  # shares of a number's change that are taken back
@@ -120,7 +120,7 @@ def _moved_numbers(
         rows, number, sign = rows[kept], number[kept], sign[kept]
     codes, each = x_cf[rows], np.arange(len(rows))
     missing = missing_numbers(encoding, x_cf)[rows, number]
-    special = _at_special(encoding, x_cf)[rows, number]
+    special = at_special(encoding, x_cf)[rows, number]
     at, flag = encoding.number_at[number], encoding.missing_at[number]
     codes[each, at] = np.where(missing | special, 0.0, codes[each, at]) + step * sign.astype(np.float32)
     codes[each[missing], flag[missing]] = 0.0
@@ -184,7 +184,7 @@ def nearer(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, sha
     """
     result, at = np.tile(x_cf, (len(shares), 1, 1)), encoding.number_at
     back = np.array(shares, np.float32)[:, None, None]
-    present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf) | _at_special(encoding, x))
+    present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf) | at_special(encoding, x))
     result[..., at] += np.where(present, back * (x[:, at] - x_cf[:, at]), np.float32(0.0))
     return project(encoding, feasible, result, x)
 
@@ -202,7 +202,7 @@ def at_cuts(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, cu
         cuts: Ascending numbers by column, in its own units; a number is either below a cut, or at or above it.
     """
     result, present = x_cf.copy(), ~(missing_numbers(encoding, x) | missing_numbers(encoding, x_cf))
-    present &= ~_at_special(encoding, x)
+    present &= ~at_special(encoding, x)
     for j, feature in enumerate(encoding.numeric):
         column = cuts.get(feature.name, np.zeros(0))
         moved = np.flatnonzero(present[:, j] & (x_cf[:, encoding.number_at[j]] != x[:, encoding.number_at[j]]))
@@ -221,10 +221,3 @@ def at_cuts(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, cu
         scaled = (kept - encoding.center[j]) / encoding.scale[j]
         result[moved, encoding.number_at[j]] = np.where(passed, scaled, x[moved, encoding.number_at[j]])
     return project(encoding, feasible, result[None], x)[0]
-
-
-def _at_special(encoding: Encoding, x: Codes) -> Flags:
-    """(B, n) where a number is a special code, from which there is no way to a number but leaving it."""
-    if not encoding.special[0].shape[1]:
-        return np.zeros((len(x), len(encoding.numeric)), bool)
-    return encoding.at_special(encoding.unscaled(x[:, encoding.number_at])) & ~missing_numbers(encoding, x)

@@ -315,11 +315,18 @@ def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
 
 
 def missing_numbers(encoding: Encoding, x: Codes) -> Flags:
-    """(B, n) where a number is missing in the factuals."""
-    missing = np.zeros((len(x), len(encoding.numeric)), bool)
+    """(..., B, n) where a number is missing in encoded rows."""
+    missing = np.zeros((*x.shape[:-1], len(encoding.numeric)), bool)
     can_miss = encoding.missing_at >= 0
-    missing[:, can_miss] = x[:, encoding.missing_at[can_miss]] > 0.5
+    missing[..., can_miss] = x[..., encoding.missing_at[can_miss]] > 0.5
     return missing
+
+
+def at_special(encoding: Encoding, x: Codes) -> Flags:
+    """(..., B, n) where a number is a special code."""
+    if not encoding.special[0].shape[1]:
+        return np.zeros((*x.shape[:-1], len(encoding.numeric)), bool)
+    return encoding.at_special(encoding.unscaled(x[..., encoding.number_at])) & ~missing_numbers(encoding, x)
 
 
 def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: Codes) -> Codes:
@@ -377,8 +384,9 @@ def charges(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     moved[..., can_miss] |= difference[..., gaps] > 0
     cost = difference * encoding.prices
     if encoding.special[0].shape[1]:
-        left = encoding.at_special(encoding.unscaled(x[:, at])) & ~missing_numbers(encoding, x)
-        cost[..., at] = np.where(left & moved, encoding.special_prices, cost[..., at])
+        # Between a code and a number there is no distance, only a change.
+        special = at_special(encoding, x) | at_special(encoding, x_cf)
+        cost[..., at] = np.where(special, moved * encoding.special_prices, cost[..., at])
     cost[..., at] += moved * encoding.change_prices
     return cost
 
@@ -397,7 +405,7 @@ def pairwise_distance(encoding: Encoding, x: Codes, rows: Codes) -> Codes:
     flags[encoding.number_at] = False
     prices, mine, theirs = encoding.prices[flags], x[:, flags], rows[:, flags]
     result = np.asarray((mine @ prices)[:, None] + theirs @ prices - (mine * (2 * prices)) @ theirs.T, np.float32)
-    special = [encoding.at_special(encoding.unscaled(codes[:, encoding.number_at])) for codes in (x, rows)]
+    special = [at_special(encoding, codes) for codes in (x, rows)]
     for i, j in enumerate(encoding.number_at):
         part = np.abs(encoding.prices[j] * x[:, j, None] - encoding.prices[j] * rows[:, j])
         if special[0][:, i].any() or special[1][:, i].any():

@@ -153,7 +153,9 @@ def _product(
     """The (P,) rows and (P, D) points of all combinations of values with at most ``caps`` units changed."""
     owner, points, changes = np.arange(len(x)), x, np.zeros(len(x), np.intp)
     for columns in unit_columns(encoding, feasible).values():
-        new = (each[..., columns] != x[:, columns]).any(axis=-1)  # (K, B)
+        values = each[..., columns]
+        new = (values != x[:, columns]).any(axis=-1)  # (K, B)
+        new[1:] &= (values[1:] != values[:-1]).any(axis=-1)  # numbers in a hole are projected to its ends
         order = np.argsort(~new, axis=0, kind="stable")
         copies = 1 + np.where(changes < caps[owner], new.sum(axis=0)[owner], 0)
         source = np.repeat(np.arange(len(owner)), copies)

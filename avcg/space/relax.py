@@ -215,14 +215,20 @@ class Relaxation:
             moved = moved | (can_miss & (difference[..., gap] > 0))
             difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * both)
         likely = moved.to(x.dtype) if gates is None else moved * gates
-        left = self.limits.special.left(torch, x[:, self.number_at])
-        if left is None:
+        before, after = self._at_special(x), self._at_special(x_cf)
+        if before is None or after is None:
             return difference @ self.prices + likely @ self.change_prices
-        if (self.encoding.missing_at >= 0).any():
-            left = left & ~((self.missing_at >= 0) & (x[:, self.missing_at.clamp(min=0)] > 0.5))
-        # From a special code there is no distance to a number, only a change.
-        difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * ~left)
-        return difference @ self.prices + likely @ self.change_prices + (likely * left) @ self.special_prices
+        # Between a code and a number there is no distance, only a change.
+        special = before | after
+        difference = difference.index_copy(-1, self.number_at, difference[..., self.number_at] * ~special)
+        return difference @ self.prices + likely @ self.change_prices + (likely * special) @ self.special_prices
+
+    def _at_special(self, x: Tensor) -> Tensor | None:
+        """(..., B, n) where a number is a special code; None: no column has one."""
+        special: Tensor | None = self.limits.special.held(torch, x[..., self.number_at])
+        if special is not None and len(self.can_miss):
+            special = special & ~((self.missing_at >= 0) & (x[..., self.missing_at.clamp(min=0)] > 0.5))
+        return special
 
     def count_changes(self, x_cf: Tensor, x: Tensor, gates: Tensor | None) -> Tensor:
         """See `TabularSpace.count_changes`."""

@@ -37,6 +37,10 @@ class SpecialCodes(Family):
             leavable[j, : len(feature.codes)] = np.isin(feature.codes, feature.left_codes)
         return cls(values, tolerance, leavable)
 
+    def held(self, xp: Any, current: Any) -> Any:
+        """(..., n) whether a number is a code of its column; None: no column has codes."""
+        return self._equal(xp, current).any(-1) if self.values.shape[1] else None
+
     def left(self, xp: Any, current: Any) -> Any:
         """(B, n) whether a row has a code that it may leave; None: no column has such a code."""
         if not self.values.shape[1]:

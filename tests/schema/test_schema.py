@@ -45,7 +45,7 @@ class TestInference:
             }
         )
         assert kinds(frame) == [
-            *["category"] * 5, "ordered category", "whole number", *["yes or no"] * 3, "number", "number",
+            *["category"] * 5, "ordered category", "whole number", *["yes or no"] * 3, *["number in steps of 0.1"] * 2,
             "whole number", "whole number",
         ]  # fmt: skip
 
@@ -60,7 +60,14 @@ class TestInference:
                 "bool": [True, False],
             }
         )
-        assert kinds(frame) == ["category", "category", "ordered category", "whole number", "number", "yes or no"]
+        assert kinds(frame) == [
+            "category",
+            "category",
+            "ordered category",
+            "whole number",
+            "number in steps of 0.1",
+            "yes or no",
+        ]
         assert Schema.infer(frame)["text"].categories == ("a", "b")
 
     def test_whole_numbers_are_never_categories(self):
