@@ -126,7 +126,16 @@ class BlackBox:
             raise DataError(f"{self.name} reads column {missing[0]!r}, which these rows do not have. {hint}")
         rows = rows[list(self.dtypes.index)]
         changed = {str(name): dtype for name, dtype in self.dtypes.items() if not _same(rows[name].dtype, dtype)}
-        return rows.assign(**{name: _cast(rows[name], dtype, self.name) for name, dtype in changed.items()})
+        return rows.assign(**{name: self._converted(rows[name], dtype) for name, dtype in changed.items()})
+
+    def _converted(self, column: pd.Series[Any], dtype: Any) -> Any:
+        """A column in the dtype that the model reads; constant cells where it does not fit and the model ignores it."""
+        try:
+            return _cast(column, dtype, self.name)
+        except DataError:
+            if column.name not in self._ignored:
+                raise
+            return self._constant_cells([str(column.name)], len(column))[str(column.name)]
 
     @property
     def threshold(self) -> float | None:

@@ -175,7 +175,7 @@ def _why_kept(series: nw.Series[Any]) -> tuple[Found, str] | None:
     if dtype in (nw.Datetime, nw.Date):
         return "date", f"it is of type {dtype}"
     if dtype.is_integer():
-        return _identifier(series, series.n_unique() == len(series) and not series.null_count())
+        return _identifier(series)
     if dtype not in (nw.String, nw.Object):
         return None
     if dtype == nw.Object:
@@ -188,21 +188,20 @@ def _why_kept(series: nw.Series[Any]) -> tuple[Found, str] | None:
     cells = [cell for cell in texts.to_list() if isinstance(cell, str)]
     if cells and all(map(_is_date, cells)):
         return "date", "all its texts are dates"
-    unique = len(cells) == len(series)
-    if unique and len(cells) >= _FEWEST_TEXTS:
+    if len(cells) == len(series) >= _FEWEST_TEXTS:
         return "identifier", "it has a different text in every row"
     if len(cells) > MOST_CATEGORIES:
         return (
             "free text",
             f"it has {len(cells)} different texts, more than the {MOST_CATEGORIES} categories that are read",
         )
-    return _identifier(series, unique)
+    return _identifier(series)
 
 
-def _identifier(series: nw.Series[Any], unique: bool) -> tuple[Found, str] | None:
+def _identifier(series: nw.Series[Any]) -> tuple[Found, str] | None:
     words = [word.lower() for word in _WORDS.findall(series.name)]
     named = bool(words) and (words[-1] in _NAMES_AT_THE_END or words[0] in _NAMES_AT_THE_START)
-    if unique and named and len(series) > 1:
+    if named and len(series) > 1 and series.n_unique() == len(series) and not series.null_count():
         return "identifier", "its name says so, and it has a different value in every row"
     return None
 

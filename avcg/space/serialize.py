@@ -39,8 +39,14 @@ def _column(column: pd.Series[Any]) -> dict[str, Any]:
         "dtype": str(kind),
         "categories": kind.categories.tolist() if categorical else None,
         "ordered": bool(kind.ordered) if categorical else None,
-        "values": [to_json(value) for value in values.tolist()],
+        "values": [_plain(value) for value in values.tolist()],
     }
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it; dates, which may stand in columns that no model reads, as texts."""
+    value = to_json(value)
+    return value.isoformat() if hasattr(value, "isoformat") else value
 
 
 def unpack_rows(packed: dict[str, Any]) -> Any:
