@@ -11,7 +11,8 @@ from scipy.optimize import Bounds, LinearConstraint, OptimizeResult, milp
 from avcg.errors import SettingError
 from avcg.space.codes import TableCodes
 from avcg.space.encoding import Codes, Floats, Positions
-from avcg.space.project import charges, missing_numbers
+from avcg.space.nearest import missing_numbers
+from avcg.space.project import charges
 from avcg.space.reach import each_value, grid_values, number_ends, unit_columns
 
 INFEASIBLE = 2  # status of a program without a solution

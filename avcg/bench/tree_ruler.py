@@ -19,7 +19,8 @@ from avcg.errors import SettingError
 from avcg.space.codes import TableCodes
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions
 from avcg.space.grids import multiple
-from avcg.space.project import charges, missing_numbers, project
+from avcg.space.nearest import missing_numbers
+from avcg.space.project import charges, project
 from avcg.space.reach import number_ends, unit_columns
 
 _INSET = 1e-5  # of a number without a step from a threshold, in codes: more than a float32 code is rounded

@@ -13,7 +13,8 @@ import numpy as np
 
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions
-from avcg.space.project import allowed_entries, at_special, missing_numbers, project
+from avcg.space.nearest import at_special, missing_numbers
+from avcg.space.project import allowed_entries, project
 
 _BEYOND = 1e-5  # standard deviations beyond a cut, which float32 codes can tell apart
 _BACK = (1.0, 0.5)  # shares of a number's change that are taken back

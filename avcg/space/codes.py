@@ -14,9 +14,11 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from avcg.space.alternatives import Alternatives, alternatives, at_cuts, combine, nearer
+from avcg.space.check import violations
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Positions, Values
 from avcg.space.limits import Limits
+from avcg.space.nearest import missing_numbers
 from avcg.space.project import (
     allowed_entries,
     changes,
@@ -24,11 +26,9 @@ from avcg.space.project import (
     gated,
     immovable,
     lock_change,
-    missing_numbers,
     pairwise_distance,
     project,
     restore,
-    violations,
 )
 from avcg.space.reach import largest_scores, small_sets
 

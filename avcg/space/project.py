@@ -1,11 +1,9 @@
-"""The nearest point that breaks no constraint, exactly, and an independent look at whether one was broken.
+"""The nearest point that breaks no constraint, exactly. `avcg.space.check` looks whether one was broken.
 
 numpy alone and in float64 where it matters: this is what people receive, on any machine.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -14,12 +12,9 @@ from avcg.schema.features import Continuous
 from avcg.space.categories import own_slots
 from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Codes, Encoding, Flags, Floats, Values
-from avcg.space.grids import multiple, multiples
 from avcg.space.links import enterable_by_leader, follow
+from avcg.space.nearest import at_special, missing_numbers, moved_numbers, nearest_numbers, number_limits
 from avcg.space.rules import Bounds, Rules
-
-# What a float32 code near 1 cannot tell apart, in units of the scale.
-_BLUR = 1e-7
 
 
 def project(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) -> Codes:
@@ -48,7 +43,7 @@ def project(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes) ->
         return result
     kept = _keep_dearest(encoding, feasible, result, x)
     if feasible.rules is not None and kept is not result:  # to undo one change may break a rule
-        units = np.take(_changed_features(encoding, kept, x) @ _members(feasible) > 0, feasible.unit, axis=-1)
+        units = np.take(_changed_features(encoding, kept, x) @ members(feasible) > 0, feasible.unit, axis=-1)
         kept = _obeyed(encoding, feasible, feasible.rules, kept, x, units)
     return kept
 
@@ -65,10 +60,10 @@ def _obeyed(encoding: Encoding, feasible: FeasibleSet, rules: Rules, result: Cod
     codes, own = result[k, b], x[b]
     allowed = feasible if feasible.rows == 1 else feasible.take(b)
     factual, point = _values(encoding, own), _values(encoding, codes)
-    bounds = _bounds(encoding, allowed, rules, own, factual)
+    bounds = rule_bounds(encoding, allowed, rules, own, factual)
     may_move = np.broadcast_to(free, (*result.shape[:2], len(encoding.schema)))[k, b]
     settled = rules.settle(point, factual, bounds, may_move, rules.code_blur(point))
-    moved, stays = _moved_numbers(
+    moved, stays = moved_numbers(
         encoding, allowed, encoding.scaled(_filled(encoding, settled.numbers)), own[:, encoding.number_at],
         np.isnan(factual.numbers),
     )  # fmt: skip
@@ -106,7 +101,7 @@ def _values(encoding: Encoding, codes: Codes) -> Values:
     return Values(numbers, encoding.decode_choices(codes))
 
 
-def _bounds(encoding: Encoding, feasible: FeasibleSet, rules: Rules, x: Codes, factual: Values) -> Bounds:
+def rule_bounds(encoding: Encoding, feasible: FeasibleSet, rules: Rules, x: Codes, factual: Values) -> Bounds:
     """What the rows (N, D) may do, derived columns included."""
     low, high = (bound.copy() for bound in number_limits(feasible, factual.numbers))
     missing, at = np.isnan(factual.numbers), rules.derived.targets
@@ -156,26 +151,10 @@ def _project_choices(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: 
 def _project_numbers(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Codes, result: Codes) -> None:
     at, missing_at, can_miss = encoding.number_at, encoding.missing_at, encoding.missing_at >= 0
     missing = missing_numbers(encoding, x)
-    moved, stays = _moved_numbers(encoding, feasible, x_cf[..., at], x[:, at], missing)
+    moved, stays = moved_numbers(encoding, feasible, x_cf[..., at], x[:, at], missing)
     stays[..., can_miss] |= missing[:, can_miss] & (x_cf[..., missing_at[can_miss]] > 0.5)
     result[..., at] = np.where(stays, x[:, at], moved)
     result[..., missing_at[can_miss]] = stays[..., can_miss] & missing[:, can_miss]
-
-
-def _moved_numbers(
-    encoding: Encoding, feasible: FeasibleSet, codes: Codes, own: Codes, missing: Flags
-) -> tuple[Codes, Flags]:
-    """(..., B, n) codes of the allowed numbers nearest to ``codes``, and which numbers stay at their own (B, n)."""
-    current = np.where(missing, np.nan, encoding.unscaled(own))
-    wanted = encoding.unscaled(codes)
-    numbers = nearest_numbers(encoding, feasible, wanted, current)
-    stays = np.isnan(numbers) | (numbers == current)
-    moved = np.where(numbers == wanted, codes, encoding.scaled(np.where(stays, encoding.center, numbers)))
-    # A move too small for its code to change is not a move.
-    slight = ~stays & (np.abs(numbers - current) <= 4 * _BLUR * (1.0 + np.abs(own)) * encoding.scale)
-    if slight.any():
-        stays |= slight & (encoding.unscaled(moved) == current)
-    return moved, stays
 
 
 def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
@@ -193,107 +172,14 @@ def immovable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     if not moves.all():
         own, missing = x[:, encoding.number_at], missing_numbers(encoding, x)
         ends = np.stack(number_limits(feasible, np.where(missing, np.nan, encoding.unscaled(own))))
-        _, stays = _moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
+        _, stays = moved_numbers(encoding, feasible, encoding.scaled(ends), own, missing)
         moves |= ~np.asarray(stays.all(axis=0))[:, leads[encoding.numeric_columns]].all(axis=1)
     return ~moves if feasible.max_changes is None else ~(moves & (feasible.max_changes > 0))
 
 
-def nearest_numbers(encoding: Encoding, feasible: FeasibleSet, wanted: Floats, current: Floats) -> Floats:
-    """The allowed number nearest to each wanted one, in the user's units.
-
-    Args:
-        encoding: The grids.
-        feasible: What is allowed.
-        wanted: (..., B, n) any numbers.
-        current: (B, n) numbers of the factuals, NaN where missing.
-
-    Returns:
-        (..., B, n), NaN where a missing number may not be filled.
-    """
-    low, high = number_limits(feasible, current)
-    value = _clipped(wanted, low, high, encoding.scale)
-    for step, decimals, at in encoding.grids:
-        on_grid = _nearest_multiple(wanted[..., at], low[:, at], high[:, at], step, decimals)
-        value[..., at] = np.where(np.isnan(on_grid), current[:, at], on_grid)
-    for j in encoding.pieces:
-        nearest = _nearest_in_pieces(encoding, j, wanted[..., j], low[:, j], high[:, j])
-        value[..., j] = np.where(np.isnan(nearest), current[:, j], nearest)
-    return np.where(np.abs(wanted - current) <= np.abs(wanted - value), current, value)
-
-
-def _clipped(wanted: Floats, low: Floats, high: Floats, scale: Any) -> Floats:
-    """The nearest number within bounds, where the low bound is at most the high one."""
-    value: Floats = np.minimum(np.maximum(wanted, low), high)
-    # The float32 code of a bound decodes to nearly the bound, e.g. 0 to 2e-09: the bound itself is meant.
-    for bound in (low, high):
-        value = np.where(np.abs(value - bound) <= _BLUR * scale, bound, value)
-    return value
-
-
-def _nearest_multiple(wanted: Floats, low: Floats, high: Floats, step: float, decimals: int) -> Floats:
-    """The nearest multiple of a step within bounds, NaN where there is none."""
-    first, last = multiples(low, high, step, decimals)
-    nearest = np.minimum(np.maximum(np.rint(wanted / step), first), last)
-    return np.where(first <= last, multiple(nearest, step, decimals), np.nan)
-
-
-def _nearest_in_pieces(encoding: Encoding, j: int, wanted: Floats, low: Floats, high: Floats) -> Floats:
-    """The number of one column that is nearest to each wanted one, within bounds and outside gaps and special codes.
-
-    Args:
-        encoding: The pieces that gaps and special codes leave, and the grid.
-        j: Position of the column among the numbers.
-        wanted: (..., B) any numbers.
-        low: (B,) lowest allowed numbers.
-        high: (B,) highest allowed numbers.
-
-    Returns:
-        (..., B), NaN where there is none.
-    """
-    step, best = float(encoding.steps[j]), np.full(wanted.shape, np.nan)
-    for bottom, top in encoding.pieces[j].tolist():
-        floor, ceiling = np.maximum(low, bottom), np.minimum(high, top)
-        if step:
-            value = _nearest_multiple(wanted, floor, ceiling, step, encoding.decimals[j])
-        else:
-            inside = _clipped(wanted, floor, ceiling, encoding.scale[j])
-            value = np.where(floor <= ceiling, inside, np.nan)
-        best = np.where(np.isnan(best) | (np.abs(wanted - value) < np.abs(wanted - best)), value, best)
-    return best
-
-
-def movable_ends(encoding: Encoding, feasible: FeasibleSet, current: Floats) -> tuple[Floats, Floats]:
-    """(B, n) lowest and highest numbers that each number may be moved to, in the user's units.
-
-    The ends are on the grid of the column. They are NaN where the number may not be moved to any value, and both the
-    present number where that is the only one.
-
-    Args:
-        encoding: The grids, gaps and special codes.
-        feasible: What is allowed.
-        current: (B, n) numbers of the factuals, NaN where missing.
-    """
-    low, high = (bound.copy() for bound in number_limits(feasible, current))
-    for step, decimals, at in encoding.grids:
-        first, last = multiples(low[:, at], high[:, at], step, decimals)
-        there = first <= last
-        low[:, at] = np.where(there, multiple(first, step, decimals), np.nan)
-        high[:, at] = np.where(there, multiple(last, step, decimals), np.nan)
-    for j in encoding.pieces:
-        ends = low[:, j], high[:, j]
-        low[:, j], high[:, j] = (_nearest_in_pieces(encoding, j, end, *ends) for end in ends)
-    return low, high
-
-
-def number_limits(feasible: FeasibleSet, current: Floats) -> tuple[Floats, Floats]:
-    """(B, n) lowest and highest allowed numbers, in the user's units."""
-    missing = np.isnan(current)
-    return feasible.limits.interval(np, current, missing if missing.any() else None)
-
-
 def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
     """(B, M) the categories each row may be in, with the limits of followers."""
-    entries = _enterable(encoding, feasible, x)
+    entries = enterable(encoding, feasible, x)
     if any(link.knots is None for link in feasible.links):
         missing = missing_numbers(encoding, x)
         low, high = feasible.limits.coded(encoding).interval(np, x[:, encoding.number_at], missing)
@@ -308,25 +194,11 @@ def allowed_entries(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flag
     return entries
 
 
-def _enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
+def enterable(encoding: Encoding, feasible: FeasibleSet, x: Codes) -> Flags:
+    """(B, M) the categories each row may be in, whatever follows from them."""
     current, (_, back) = x[:, encoding.slot_at], encoding.padded
     entries: Flags = feasible.limits.categories.enterable(np, current, encoding.first_slots, encoding.within, back)
     return entries
-
-
-def missing_numbers(encoding: Encoding, x: Codes) -> Flags:
-    """(..., B, n) where a number is missing in encoded rows."""
-    missing = np.zeros((*x.shape[:-1], len(encoding.numeric)), bool)
-    can_miss = encoding.missing_at >= 0
-    missing[..., can_miss] = x[..., encoding.missing_at[can_miss]] > 0.5
-    return missing
-
-
-def at_special(encoding: Encoding, x: Codes) -> Flags:
-    """(..., B, n) where a number is a special code."""
-    if not encoding.special[0].shape[1]:
-        return np.zeros((*x.shape[:-1], len(encoding.numeric)), bool)
-    return encoding.at_special(encoding.unscaled(x[..., encoding.number_at])) & ~missing_numbers(encoding, x)
 
 
 def _keep_dearest(encoding: Encoding, feasible: FeasibleSet, result: Codes, x: Codes) -> Codes:
@@ -343,9 +215,9 @@ def unit_charges(encoding: Encoding, feasible: FeasibleSet, x_cf: Codes, x: Code
     """(..., B, features) cost of each unit of change, at the position of its leader; above 0 if it changed."""
     starts = [s.start for s in encoding.slices]
     worth = np.add.reduceat(charges(encoding, x_cf, x), starts, axis=-1)
-    members = _members(feasible)
+    of_unit = members(feasible)
     # A change without a price is still a change.
-    return worth @ members + 1e-6 * (_changed_features(encoding, x_cf, x) @ members > 0)
+    return worth @ of_unit + 1e-6 * (_changed_features(encoding, x_cf, x) @ of_unit > 0)
 
 
 def _changed_features(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
@@ -354,7 +226,7 @@ def _changed_features(encoding: Encoding, x_cf: Codes, x: Codes) -> Codes:
     return np.logical_or.reduceat(x_cf != x, starts, axis=-1).astype(np.float32)
 
 
-def _members(feasible: FeasibleSet) -> Codes:
+def members(feasible: FeasibleSet) -> Codes:
     """(features, features) 1 where a feature counts as a change of the unit at that position."""
     members = feasible.unit[:, None] == np.arange(len(feasible.unit))
     if feasible.rules is not None:
@@ -452,74 +324,18 @@ def _exactly(encoding: Encoding, feasible: FeasibleSet, rules: Rules, answers: V
         return answers
     point, factual = answers.take(rows), factuals.take(rows)
     allowed = feasible if feasible.rows == 1 else feasible.take(rows)
-    bounds, exact = _bounds(encoding, allowed, rules, encoding.encode(factual), factual), np.zeros(point.numbers.shape)
-    settled = rules.finish(rules.settle(point, factual, bounds, changed[rows], exact), factual, bounds, exact)
+    bounds, exact = (
+        rule_bounds(encoding, allowed, rules, encoding.encode(factual), factual),
+        np.zeros(point.numbers.shape),
+    )
+    settled = rules.settle(point, factual, bounds, changed[rows], exact)
+    # The rules know of no gaps and special codes.
+    moved = (settled.numbers != point.numbers) & ~np.isnan(settled.numbers)
+    near = nearest_numbers(encoding, allowed, settled.numbers, factual.numbers)
+    settled = rules.finish(Values(np.where(moved, near, settled.numbers), settled.choices), factual, bounds, exact)
     result = Values(answers.numbers.copy(), answers.choices.copy())
     result.numbers[rows], result.choices[rows] = settled.numbers, settled.choices
     return result
-
-
-def violations(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
-    """(N, features) where an answer breaks a constraint, checked on exact values, independently of how it was made."""
-    changed = changes(encoding, answers, factuals)
-    broken, columns = np.zeros_like(changed), np.asarray(changed.any(axis=0))
-    followed = [link for link in feasible.links if columns[[link.leader, *link.followers]].any()]
-    if followed or columns[encoding.categorical_columns].any():
-        x = encoding.encode(factuals)
-    if columns[encoding.numeric_columns].any():
-        broken[:, encoding.numeric_columns] = _broken_numbers(encoding, feasible, answers, factuals)
-    if columns[encoding.categorical_columns].any():
-        entries = _enterable(encoding, feasible, x)
-        broken[:, encoding.categorical_columns] = ~entries[
-            np.arange(len(answers))[:, None], encoding.first_slots + answers.choices
-        ]
-    broken &= changed
-    for link in followed:
-        x_cf, expected = encoding.encode(answers), x.copy()
-        expected[:, encoding.slices[link.leader]] = x_cf[:, encoding.slices[link.leader]]
-        follow(encoding, link, expected, x)
-        for position in link.followers:
-            span = encoding.slices[position]
-            off = np.abs(x_cf[:, span] - expected[:, span])
-            broken[:, position] |= (off > 1e-6 * (1 + np.abs(expected[:, span]))).any(axis=1)
-    if feasible.rules is not None and columns[feasible.rules.bound].any():
-        rules = feasible.rules
-        broken[:, rules.computed] = False  # judged by their rules, not by the limits of what moves by itself
-        bounds = _bounds(encoding, feasible, rules, encoding.encode(factuals), factuals)
-        broken |= rules.violations(answers, factuals, bounds)
-    if feasible.max_changes is not None:
-        units = changed.astype(np.float32) @ _members(feasible)
-        broken |= changed & ((units > 0).sum(axis=1) > feasible.max_changes)[:, None]
-    return broken
-
-
-def _broken_numbers(encoding: Encoding, feasible: FeasibleSet, answers: Values, factuals: Values) -> Flags:
-    """(N, n) numbers that are not allowed, if they changed."""
-    low, high = number_limits(feasible, factuals.numbers)
-    value = answers.numbers
-    never = feasible.limits.directions.frozen | _broken_support(encoding, answers, factuals)
-    broken = np.isnan(value) | (value < low) | (value > high) | never
-    for step, decimals, at in encoding.grids:  # in steps: a float32 column holds 0.3 only approximately
-        count = value[:, at] / step
-        first, last = multiples(low[:, at], high[:, at], step, decimals)
-        nearest = np.rint(count)
-        off = np.abs(count - nearest) > 1e-6 * np.maximum(1.0, np.abs(count))
-        broken[:, at] = np.isnan(count) | off | (nearest < first) | (nearest > last) | never[:, at]
-    return broken
-
-
-def _broken_support(encoding: Encoding, answers: Values, factuals: Values) -> Flags:
-    """(N, n) numbers that are a special code, come from one that may not be left, or lie in a gap, if they changed."""
-    broken = np.zeros(answers.numbers.shape, bool)
-    for j in encoding.pieces:
-        feature, value = encoding.numeric[j], answers.numbers[:, j]
-        kept = [code for code in feature.codes if code not in feature.left_codes]
-        broken[:, j] = np.isin(value, feature.codes) | np.isin(factuals.numbers[:, j], kept)
-        for i, low, high in encoding.gaps.tolist():
-            if i == j and feature.observed:
-                slack = 1e-6 * (high - low + max(abs(low), abs(high)))  # a float32 column rounds the ends
-                broken[:, j] |= (value > low + slack) & (value < high - slack)
-    return broken
 
 
 def changes(encoding: Encoding, answers: Values, factuals: Values) -> Flags:

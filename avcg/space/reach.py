@@ -15,7 +15,8 @@ from avcg.space.constraints import FeasibleSet
 from avcg.space.encoding import Codes, Encoding, Floats, Positions
 from avcg.space.grids import multiple
 from avcg.space.links import Link, between_knots
-from avcg.space.project import allowed_entries, missing_numbers, movable_ends, number_limits, project
+from avcg.space.nearest import missing_numbers, movable_ends, number_limits
+from avcg.space.project import allowed_entries, project
 
 # A float32 code is known up to so much, relative to 1 plus its size.
 _BLUR = 8 * float(np.finfo(np.float32).eps)

@@ -21,6 +21,7 @@ from avcg.errors import DataError, SchemaError
 from avcg.schema.schema import Schema
 from avcg.space import frames
 from avcg.space.base import Delivery, Space
+from avcg.space.check import violations
 from avcg.space.codes import TableCodes
 from avcg.space.constraints import REACH, FeasibleSet, Ranges, Vary, random_requests
 from avcg.space.derived import Derivations
@@ -28,15 +29,8 @@ from avcg.space.dummies import in_entries
 from avcg.space.encoding import Codes, Encoding, Flags, Positions, Scaling, Values, body
 from avcg.space.frames import Frame
 from avcg.space.links import learn_links
-from avcg.space.project import (
-    changes,
-    gated,
-    number_limits,
-    pairwise_distance,
-    project,
-    restore,
-    violations,
-)
+from avcg.space.nearest import number_limits
+from avcg.space.project import changes, gated, pairwise_distance, project, restore
 from avcg.space.reading import read_rows
 from avcg.space.relax import Relaxation
 

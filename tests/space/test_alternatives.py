@@ -9,7 +9,8 @@ from strategies import codes, tables
 
 from avcg import ImageSpace, Schema, TabularSpace
 from avcg.space.alternatives import Alternatives, owners
-from avcg.space.project import allowed_entries, missing_numbers
+from avcg.space.nearest import missing_numbers
+from avcg.space.project import allowed_entries
 
 EXAMPLES = settings(max_examples=40)
 
