@@ -50,10 +50,11 @@ def test_answers_obey_the_rules(explainer, asked):
     after = answers.frame.reset_index(drop=True)[before.columns]
     assert not faults(NAMES, after, before)
     assert not explainer.space_.violations(after, before).any()
-    moved = counted(NAMES, after, before) > 0
-    assert moved.mean() > 0.8
-    valid = [option.status in ("ok", "not_robust") for row in answers for option in row.options]
-    assert np.mean(valid) > 0.8
+    statuses = np.array([option.status for row in answers for option in row.options])
+    refused = statuses != "already_target"
+    assert refused.sum() >= 10
+    assert (counted(NAMES, after, before) > 0)[refused].mean() > 0.8
+    assert np.isin(statuses, ["ok", "not_robust"])[refused].mean() > 0.8
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
