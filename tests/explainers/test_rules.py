@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 NAMES = ["total", "afford", "dti", "own", "deposit"]
 FRAME = loans(250).drop(columns=["left", "burden"])
 LABELS = np.where(FRAME["dti"] + FRAME["total"] / FRAME["income"] < 1.0, "yes", "no")
-DENIED = FRAME[LABELS == "no"].head(20)
+DENIED = FRAME[LABELS == "no"].head(40)
 ASKED = [{"effort": effort, "n": n} for effort in ("fast", "standard") for n in (1, 3)]
 
 
