@@ -407,7 +407,7 @@ def _neighbours(records: list[Record]) -> str:
 
 
 def quietest(records: list[Record]) -> list[Record]:
-    """The cells whose times were measured again, or else those with the fewest others beside them, which share caches."""
+    """The cells whose times were measured again, or else those with the fewest others beside them."""
     records = [record for record in records if "timed" in record] or records
     fewest = min(map(beside, records))
     return [record for record in records if beside(record) == fewest]

@@ -92,8 +92,17 @@ class Program:
 
 
 def feasible_program(space: TableCodes, x: Codes) -> Program:
-    """The program of one row (1, D): what it may change, and what that costs."""
+    """The program of one row (1, D): what it may change, and what that costs.
+
+    Raises:
+        SettingError: If there are rules between columns, which the program does not know.
+    """
     encoding, feasible = space.encoding, space.feasible
+    if feasible.rules is not None:
+        raise SettingError(
+            "The nearest answer is proven for schemas without rules between columns. Leave out require, derive and"
+            " when."
+        )
     program = Program(encoding.width)
     low, high = (ends[0] for ends in number_ends(encoding, feasible, x))
     values, listed = listed_values(space, x)

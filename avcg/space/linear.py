@@ -16,7 +16,7 @@ from avcg.space.encoding import Encoding, Flags, Floats
 from avcg.space.grids import multiple, multiples
 
 # Sums of float64 in another order differ by less than this, relative to the size of their terms.
-ROUNDING = 1e-9
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +113,15 @@ class LinearRules:
             terms, present = numbers[:, used] * weights[used], numbers[:, column]
             excess = terms.sum(axis=1) - bound
             # What rounding makes of a sum that was repaired already moves no further number.
-            exact = np.abs(excess) <= 1e-3 * ROUNDING * (np.abs(terms).sum(axis=1) + abs(bound))
-            done = exact | (excess < 0) & ~self.equal[i]
+            slack = 0.1 * ROUNDING * (np.abs(terms).sum(axis=1) + abs(bound))
+            done = (np.abs(excess) <= slack) | (excess < 0) & ~self.equal[i]
             wanted = np.where(done, present, present - excess / weights[column])
             target = np.clip(wanted, low[:, column], high[:, column])
             step, decimals = encoding.steps[column], encoding.decimals[column]
             if step:
                 first, last = multiples(low[:, column], high[:, column], step, decimals)
-                count = _steps(target / step, target > present, down=bool(weights[column] > 0), within=self.equal[i])
+                floor = target > present if self.equal[i] else np.full(len(target), weights[column] > 0)
+                count = _steps(target / step, slack / abs(weights[column]) / step, floor)
                 moved = multiple(np.clip(count, first, np.maximum(first, last)), step, decimals)
                 onward = np.where(target > present, moved > present, moved < present) & (target != present)
                 target = np.where((first <= last) & onward, moved, present)
@@ -132,12 +133,10 @@ def differs(left: Floats, right: Floats) -> Flags:
     return (left != right) & ~(np.isnan(left) & np.isnan(right))
 
 
-def _steps(count: Floats, rises: Flags, *, down: bool, within: bool) -> Floats:
+def _steps(count: Floats, slack: Floats, floor: Flags) -> Floats:
     """Whole numbers of steps: the last that does not overshoot an equality, or the first that satisfies a bound."""
     whole = np.rint(count)
-    near = np.abs(count - whole) <= ROUNDING * np.maximum(1.0, np.abs(count))
-    floor = rises if within else np.full(len(count), down)
-    return np.where(near, whole, np.where(floor, np.floor(count), np.ceil(count)))
+    return np.where(np.abs(count - whole) <= slack, whole, np.where(floor, np.floor(count), np.ceil(count)))
 
 
 def _excess(weights: Floats, bound: float, numbers: Floats, blur: Floats) -> tuple[Floats, Floats]:

@@ -63,6 +63,8 @@ def _obeyed(encoding: Encoding, feasible: FeasibleSet, rules: Rules, result: Cod
     bounds = rule_bounds(encoding, allowed, rules, own, factual)
     may_move = np.broadcast_to(free, (*result.shape[:2], len(encoding.schema)))[k, b]
     settled = rules.settle(point, factual, bounds, may_move, rules.code_blur(point))
+    computed = rules.derived.targets  # once more below, from numbers as the codes have them
+    settled.numbers[:, computed] = point.numbers[:, computed]
     moved, stays = moved_numbers(
         encoding, allowed, encoding.scaled(_filled(encoding, settled.numbers)), own[:, encoding.number_at],
         np.isnan(factual.numbers),

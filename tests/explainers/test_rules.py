@@ -13,9 +13,9 @@ from avcg.io.scorer import Scorer
 pytest.importorskip("onnxruntime")
 
 NAMES = ["total", "afford", "dti", "own", "deposit"]
-FRAME = loans(300).drop(columns=["left", "burden"])
+FRAME = loans(250).drop(columns=["left", "burden"])
 LABELS = np.where(FRAME["dti"] + FRAME["total"] / FRAME["income"] < 1.0, "yes", "no")
-DENIED = FRAME[LABELS == "no"].head(30)
+DENIED = FRAME[LABELS == "no"].head(40)
 ASKED = [{"effort": effort, "n": n} for effort in ("fast", "standard") for n in (1, 3)]
 
 
@@ -25,11 +25,11 @@ def folder(tmp_path_factory):
     ruled = Schema.infer(FRAME).step("other costs", 0.1).step("total", 0.1)
     for name in NAMES:
         ruled = RULES[name].add(ruled)
-    model = Classifier(hidden=(16,), epochs=40, patience=None, schema=ruled).fit(FRAME, LABELS)
+    model = Classifier(hidden=(16,), epochs=20, patience=None, schema=ruled).fit(FRAME, LABELS)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # so short a training may not keep its promise
-        hypotheses = retrains(model, FRAME, LABELS, n=6, resampling="bootstrap")
-        explainer = AVCG(hypotheses, recipe=Recipe(steps=100, layers=(32, 32), batch_size=64)).fit(FRAME)
+        hypotheses = retrains(model, FRAME, LABELS, n=4, resampling="bootstrap")
+        explainer = AVCG(hypotheses, recipe=Recipe(steps=60, layers=(24,), batch_size=64)).fit(FRAME)
     explainer.save(folder, graphs=True)
     return folder
 
@@ -50,10 +50,11 @@ def test_answers_obey_the_rules(explainer, asked):
     after = answers.frame.reset_index(drop=True)[before.columns]
     assert not faults(NAMES, after, before)
     assert not explainer.space_.violations(after, before).any()
-    moved = counted(NAMES, after, before) > 0
-    assert moved.mean() > 0.8
-    valid = [option.status in ("ok", "not_robust") for row in answers for option in row.options]
-    assert np.mean(valid) > 0.8
+    statuses = np.array([option.status for row in answers for option in row.options])
+    refused = statuses != "already_target"
+    assert refused.sum() >= 10
+    assert (counted(NAMES, after, before) > 0)[refused].mean() > 0.8
+    assert np.isin(statuses, ["ok", "not_robust"])[refused].mean() > 0.8
 
 
 @pytest.mark.parametrize("asked", ASKED, ids=str)
@@ -63,10 +64,9 @@ def test_the_scorer_answers_alike(folder, explainer, asked):
     for one, other in zip(found, wanted, strict=True):
         for mine, theirs in zip(one.options, other.options, strict=True):
             assert (mine.status, list(mine.changes)) == (theirs.status, list(theirs.changes))
-            for name in mine.changes:
-                assert mine.changes[name][1] == pytest.approx(theirs.changes[name][1], rel=1e-6) or (
-                    mine.changes[name][1] == theirs.changes[name][1]
-                )
+            for name, (_, after) in mine.changes.items():
+                expected = theirs.changes[name][1]
+                assert after == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-6))
 
 
 def test_requests_and_rules_hold_together(explainer):

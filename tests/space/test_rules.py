@@ -27,7 +27,7 @@ def space_of(names):
 CONJUNCTIONS = st.sets(st.sampled_from(sorted(RULES)), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=35, deadline=None)
 @given(names=CONJUNCTIONS, seed=st.integers(0, 2**16), at_most=st.sampled_from([None, 1, 2, 4]))
 def test_every_answer_obeys_every_rule(names, seed, at_most):
     rng = np.random.default_rng(seed)
@@ -58,7 +58,7 @@ def test_every_answer_obeys_every_rule(names, seed, at_most):
                 assert answers[frozen].equals(rows[frozen])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(names=CONJUNCTIONS, seed=st.integers(0, 2**16))
 def test_the_check_of_answers_agrees_with_plain_python(names, seed):
     """Of random mixtures of rows and derived columns, those are refused that the judge refuses."""
