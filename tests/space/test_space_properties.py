@@ -250,5 +250,13 @@ def test_settling_is_projecting_what_was_relaxed(table, scaling, data):
 def test_rows_are_as_far_apart_as_one_by_one(table, scaling):
     space = TabularSpace.fit(table.schema, table.frame, scaling)
     x, prices = space.encode(table.frame), torch.from_numpy(space.encoding.prices)
-    expected = torch.stack([((x - one).abs() * prices).sum(dim=1) for one in x])
+    apart = (x[:, None] - x).abs() * prices
+    # A code is at no distance from a number: it costs 1 to become another value, or nothing where a leader pays.
+    special = torch.from_numpy(space.encoding.at_special(space.read(table.frame).numbers))
+    followers = {name for group in table.schema.links for name in group[1:]}
+    for j, (feature, at) in enumerate(zip(space.encoding.numeric, space.encoding.number_at, strict=True)):
+        either = special[:, None, j] | special[None, :, j]
+        change = (x[:, None, at] != x[None, :, at]).float() * (feature.name not in followers)
+        apart[..., at] = torch.where(either, change, apart[..., at])
+    expected = apart.sum(dim=2)
     torch.testing.assert_close(space.pairwise_distance(x, x), expected, atol=1e-4, rtol=1e-5)
