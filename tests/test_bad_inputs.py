@@ -68,10 +68,25 @@ BAD_ROWS = {
         "'owner'.*boolean: convert it with .astype\\(bool\\)",
     ),
     "number for a category": (encode(job=[1, 2, 3]), DataError, "'job' has 3 values.*no category"),
-    "a date": (
+    "a duration": (
+        lambda: Schema.infer(pd.DataFrame({"day": [datetime.timedelta(1)]})),
+        DataError,
+        "'day' is of type Duration.*days since",
+    ),
+    "nothing but dates": (
         lambda: Schema.infer(pd.DataFrame({"day": [datetime.datetime(2026, 1, 1)]})),
         DataError,
-        "'day' is of type Datetime.*days since",
+        "All columns are dates.*'day'.*kinds=",
+    ),
+    "no dummy set": (
+        lambda: _fit_homes(home_own=[0, 0, 0]),
+        DataError,
+        "'home_own', 'home_rent' hold the feature 'home'.*exactly one is set.*in 1 row; the first is row 0, with 0 set",
+    ),
+    "a dummy of 2": (
+        lambda: _fit_homes(home_own=[2, 0, 0]),
+        DataError,
+        "'home_own' has 1 value that is neither 0 nor 1: 2",
     ),
     "mixed types": (
         lambda: Schema.infer(pd.DataFrame({"mix": pd.Series([1, "a"], dtype=object)})),
@@ -79,7 +94,7 @@ BAD_ROWS = {
         "'mix' holds values of type int, str, not texts",
     ),
     "names as categories": (
-        lambda: Schema.infer(pd.DataFrame({"name": [f"n{i}" for i in range(300)]})),
+        lambda: Schema.infer(pd.DataFrame({"name": [f"n{i}" for i in range(300)]}), {"name": "categorical"}),
         DataError,
         "'name' has 300 different values",
     ),
@@ -169,6 +184,11 @@ BAD_ROWS = {
 
 def row(**changes):
     return {"age": 25, "income": 10.5, "job": "clerk", "owner": True} | changes
+
+
+def _fit_homes(**columns):
+    homes = pd.DataFrame({"home_own": [1, 0, 0], "home_rent": [0, 1, 1]})
+    return TabularSpace.fit(Schema.infer(homes), homes.assign(**columns))
 
 
 def _project_up(frame, high):

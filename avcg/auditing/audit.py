@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import narwhals.stable.v2 as nw
 import numpy as np
 import pandas as pd
 import torch
@@ -78,12 +77,9 @@ class Audit:
 
     def by_change(self) -> pd.DataFrame:
         """The totals by changed column; an answer that changes several columns counts for each of them."""
-        changed = self._changed()
-        names = [str(name) for name in nw.from_native(self.answers.factuals, eager_only=True).columns]
-        delivered = self.delivered
-        return self._table(
-            {n: changed[:, j] for j, n in enumerate(names) if (changed[:, j] & delivered).any()}, "column"
-        )
+        changed, delivered = self._changed(), self.delivered
+        entries = {name: changed[:, j] for j, name in enumerate(self.answers.entries)}
+        return self._table({name: flags for name, flags in entries.items() if (flags & delivered).any()}, "column")
 
     def by_count(self) -> pd.DataFrame:
         """The totals by the number of changed columns."""
@@ -96,7 +92,7 @@ class Audit:
         return np.asarray(self.frame["verdict"] != "no_answer")
 
     def _changed(self) -> Flags:
-        """(N, columns) whether each cell of an answer differs from the factual."""
+        """(N, entries) whether each entry of an answer differs from the factual."""
         if self.answers.changed is None:
             raise DataError("Images have no columns to group by. Look at .frame instead.")
         return self.answers.changed

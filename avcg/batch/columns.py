@@ -165,6 +165,8 @@ class AnsweredRows:
                 if cell_types[name] == "integer" and values.dtype.kind == "f":
                     # Missing values made floats of the integers, which lose digits: parse the texts again.
                     values = [None if text in MISSING_TEXTS else parse_integer(text) for text in self._texts(name)]
+                if cell_types[name] == "flag" and values.dtype == object:  # 0, 1, false, true and missing side by side
+                    values = [None if value is None else int(value) for value in values]
                 result[name] = pa.array(values, type=kind, from_pandas=True)
             else:
                 result[name] = pa.array(self.original_cells(name), type=pa.string())

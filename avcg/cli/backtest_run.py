@@ -97,6 +97,7 @@ def run(config: FitConfig, options: BacktestOptions) -> tuple[Backtest, list[str
     y = labels[chosen].to_numpy()
     if options.model == "xgboost":  # it takes numbers as labels, and texts as categories
         y, positive = (y == positive).astype(np.int64), 1
+        X = X.drop(columns=list(table.schema.kept))
         X = X.astype(dict.fromkeys(X.select_dtypes("object").columns, "category"))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

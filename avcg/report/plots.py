@@ -110,7 +110,10 @@ def _ends(answers: Counterfactuals, name: str, before: Any, after: Any) -> tuple
     if not numeric:
         return None
     values = [
-        float(value) for frame in (answers.factuals, answers.answers) for value in frame[name] if not is_missing(value)
+        float(value)
+        for frame in (answers.factuals, answers.answers)
+        for value in answers.entry(frame, name)
+        if not is_missing(value)
     ]
     low, high = min(values), max(values)
     span = (high - low) or 1.0

@@ -70,9 +70,9 @@ def grouped_feature(columns: tuple[str, ...], found: Found, taken: Collection[st
         taken: Names that the feature cannot have.
     """
     if found == "thermometer":
-        prefix = _NUMBERED.fullmatch(columns[0])
+        prefix, levels = _NUMBERED.fullmatch(columns[0]), tuple(range(len(columns) + 1))
         name = "" if prefix is None else prefix[1].rstrip(SEPARATORS + "<>≤≥")
-        return Categorical(_free_name(name, columns, taken), range(len(columns) + 1), ordered=True, columns=columns)  # type: ignore[arg-type]
+        return Categorical(_free_name(name, columns, taken), levels, ordered=True, columns=columns)
     name = common_prefix(columns).rstrip(SEPARATORS)
     return Categorical(_free_name(name, columns, taken), category_names(columns), columns=columns)
 
