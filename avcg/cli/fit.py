@@ -148,9 +148,7 @@ def fit(
     )  # fmt: skip
     table = read_table(config)
     if not as_json:
-        findings = table.findings and f"\n{table.findings}\n"
-        count = len(table.X) + len(table.held_out)
-        console().print(f"{count:,} rows of {data}\n{table.schema}\n{findings}", markup=False)
+        console().print(table.columns(data), markup=False)
     result = fit_explainer(config, table)
     result.explainer.save(out, graphs=graphs, about=result.about)
     for note in result.notes:

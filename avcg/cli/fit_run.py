@@ -176,6 +176,15 @@ class Table:
     findings: str = ""
     apart: pd.Series[Any] | None = None
 
+    def columns(self, data: str) -> str:
+        """What the columns are, and what was found in them, to be printed.
+
+        Args:
+            data: Path of the rows.
+        """
+        findings = self.findings and f"\n{self.findings}\n"
+        return f"{len(self.X) + len(self.held_out):,} rows of {data}\n{self.schema}\n{findings}"
+
 
 def read_columns(config: FitConfig, apart: str | None = None) -> tuple[pd.DataFrame, Chunk, dict[str, str]]:
     """Read the columns that are learnt from, each as what the schema file says, or else as what its cells are.
