@@ -62,7 +62,7 @@ def _obeyed(encoding: Encoding, feasible: FeasibleSet, rules: Rules, result: Cod
     factual, point = _values(encoding, own), _values(encoding, codes)
     bounds = rule_bounds(encoding, allowed, rules, own, factual)
     may_move = np.broadcast_to(free, (*result.shape[:2], len(encoding.schema)))[k, b]
-    settled = rules.settle(point, factual, bounds, may_move, rules.code_blur(point))
+    settled = rules.approach(point, factual, bounds, may_move, rules.code_blur(point))
     computed = rules.derived.targets  # once more below, from numbers as the codes have them
     settled.numbers[:, computed] = point.numbers[:, computed]
     moved, stays = moved_numbers(

@@ -17,6 +17,7 @@ from avcg.space.derived import FLOAT32, Derivations
 from avcg.space.encoding import Encoding, Flags, Floats, Positions, Values
 from avcg.space.linear import LinearRules, differs
 
+_SHARES = (0.5, 0.25, 0.1)  # of the way to a point that breaks a rule, which are tried instead of it
 _ROUNDS = 4  # how often all rules are repaired one after the other
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -34,6 +35,10 @@ class Bounds:
     low: Floats
     high: Floats
     entries: Flags
+
+    def take(self, rows: Positions) -> Bounds:
+        """What some of the rows may do."""
+        return Bounds(self.low[rows], self.high[rows], self.entries[rows])
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +121,27 @@ class Rules:
             self.derived.recompute(self.encoding, result.numbers, factual.numbers)
             if _same(before, result):
                 break
+        return result
+
+    def approach(self, point: Values, factual: Values, bounds: Bounds, free: Flags, blur: Floats) -> Values:
+        """As `settle`, and where a rule stays broken, with numbers only a part of their way if that is better.
+
+        A computed column is often within its range a part of the way, but not all the way.
+        """
+        result = self.settle(point, factual, bounds, free, blur)
+        movable = (free & ~self.linked)[:, self.encoding.numeric_columns]
+        movable = movable & ~np.isnan(point.numbers) & ~np.isnan(factual.numbers)
+        for share in _SHARES:
+            rows = np.flatnonzero(self.broken(result, factual, bounds, blur).any(axis=1))
+            if not len(rows):
+                break
+            before, wanted, own = factual.take(rows), point.numbers[rows], factual.numbers[rows]
+            part = self.encoding.on_grid(own + share * (wanted - own))
+            numbers = np.where(movable[rows] & (wanted != own), part, wanted)
+            limits, nearly = bounds.take(rows), Values(numbers, point.choices[rows])
+            nearly = self.settle(nearly, before, limits, free[rows], blur[rows])
+            kept = ~self.broken(nearly, before, limits, blur[rows]).any(axis=1)
+            result.numbers[rows[kept]], result.choices[rows[kept]] = nearly.numbers[kept], nearly.choices[kept]
         return result
 
     def _repair_sums(self, result: Values, factual: Values, bounds: Bounds, fixed: Flags, blur: Floats) -> None:

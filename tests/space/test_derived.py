@@ -160,3 +160,15 @@ def test_other_frames(make):
     assert not space.violations(answers, rows).any()
     debt, income, dti = (np.asarray(answers[name], float) for name in ("debt", "income", "dti"))
     assert np.allclose(dti, debt / income, rtol=1e-6)
+
+
+def test_numbers_go_a_part_of_their_way_where_all_of_it_leads_out_of_the_range():
+    space = TabularSpace.fit(SCHEMA.between("dti", 0.2, 1.5), FRAME)
+    inside = FRAME[FRAME["dti"].between(0.2, 1.5)].reset_index(drop=True)
+    wanted = inside.assign(income=100.0)
+    x = space.encode(inside)
+    answers = space.decode(space.project(space.encode(wanted), x), like=inside)
+    leads_out = wanted["debt"] / wanted["income"] > 1.5
+    assert leads_out.any()
+    assert (answers["income"] < inside["income"])[leads_out].mean() > 0.5
+    assert answers["dti"].between(0.2, 1.5).all()
