@@ -53,6 +53,11 @@ class TestReading:
             "housing": "object", "zip": "object",
         }  # fmt: skip
 
+    def test_what_was_found_in_them(self, folder):
+        assert "steps of 0.1" in config(folder / "data.csv").findings
+        assert "schema.freeze('age')" in config(folder / "data.csv").findings
+        assert "schema.freeze('age')" not in config(folder / "data.csv", freeze=("age",)).findings
+
     def test_what_the_columns_are(self, folder):
         schema = config(folder / "data.csv").schema
         assert schema["income"] == Continuous("income", step=0.1)
