@@ -29,7 +29,7 @@ from avcg.method.recipe import Recipe
 from avcg.models.affine import schema_with_gaps
 from avcg.models.black_box import BlackBox
 from avcg.models.classifier import Classifier
-from avcg.schema.schema import Schema
+from avcg.schema.schema import Kind, Schema
 from avcg.space.inspect import inspect
 from avcg.space.tabular import TabularSpace
 
@@ -290,7 +290,8 @@ def schema_of(config: FitConfig, X: pd.DataFrame) -> Schema:
     """The schema of rows, with the constraints of the options."""
     schema = config.schema
     if schema is None:
-        schema = schema_with_gaps(X, dict.fromkeys(config.categorical, "categorical"))
+        kinds: dict[str, Kind] = dict.fromkeys(config.categorical, "categorical")
+        schema = schema_with_gaps(X, kinds, reads_ids=bool(config.models))
     for option in ("freeze", "only_up", "only_down"):
         known = (*schema.all_names, *(schema.kept if option == "freeze" else ()))
         check_columns(f"--{option.replace('_', '-')}", getattr(config, option), known)

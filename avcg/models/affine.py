@@ -42,21 +42,21 @@ _TRIED_VALUES, _TRIED_ROWS = 100, 50
 _MISSING = "a missing value"
 
 
-def schema_with_gaps(X: Any, kinds: Mapping[str, Kind] | None = None) -> Schema:
+def schema_with_gaps(X: Any, kinds: Mapping[str, Kind] | None = None, *, reads_ids: bool = True) -> Schema:
     """The schema inferred from rows that a model reads, allowing missing values in the columns that have any.
-
-    A model can read any number: identifiers that are numbers are frozen features here.
 
     Args:
         X: Rows as a frame or a 2-dimensional array.
         kinds: Kinds of columns to use instead of the inferred ones; see `Schema.infer`.
+        reads_ids: Whether the model may read identifiers that are numbers. They are frozen features then.
 
     >>> [feature.missing for feature in schema_with_gaps(pd.DataFrame({"a": [1.0, None], "b": [1, 2]})).features]
     ['indicator', 'error']
     """
     rows = as_rows(X)
     schema, opened = Schema.infer(rows, kinds), open_frame(rows)
-    if numbered := [name for name in schema.kept if opened[name].dtype.is_numeric()]:
+    numbered = [name for name in schema.kept if reads_ids and opened[name].dtype.is_numeric()]
+    if numbered:
         schema = Schema.infer(rows, {**(kinds or {}), **dict.fromkeys(numbered, "integer")}).freeze(*numbered)
     values = read_values(rows, schema.allow_missing(*schema))
     numbers = [f.name for f, column in zip(schema.numeric, values.numbers.T, strict=True) if np.isnan(column).any()]
