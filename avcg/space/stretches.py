@@ -43,7 +43,8 @@ def find_gaps(numbers: Floats) -> Floats:
     first, last = values[np.searchsorted(below, np.array(_NEARLY_ALL) * total).clip(0, len(values) - 1)]
     least = max(_MIN_ROWS, _MIN_SHARE * total)
     populated = np.minimum(below[:-1], total - below[:-1]) >= least
-    wide = (widths > _TIMES_MEDIAN * np.median(widths)) & (widths > _SHARE_OF_RANGE * (last - first))
+    with np.errstate(over="ignore", invalid="ignore"):
+        wide = (widths > _TIMES_MEDIAN * np.median(widths)) & (widths > _SHARE_OF_RANGE * (last - first))
     at = np.flatnonzero(populated & wide & np.isfinite(widths))
     return np.stack([values[at], values[at + 1]], axis=1)
 

@@ -430,7 +430,7 @@ class TestWhatReviewersFound:
         frame = pd.DataFrame({"a": pd.Series([0.05, None, 0.02], dtype="float32")})
         if library == "polars":
             frame = pl.DataFrame({"a": pl.Series([0.05, None, 0.02], dtype=pl.Float32)})
-        space = space_of(Schema.infer(frame).allow_missing("a").between("a", 0, 0.1), frame)
+        space = space_of(Schema.infer(frame, {"a": "continuous"}).allow_missing("a").between("a", 0, 0.1), frame)
         answers = moved(space, frame, a=5.0)
         assert not space.violations(answers, frame).any()
         assert all(float(value) <= 0.1 for value in answers["a"].to_list())
