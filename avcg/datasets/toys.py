@@ -279,7 +279,7 @@ def loans(n: int = 600, seed: int = 0) -> Loans:
 
     >>> toy = loans(n=50)
     >>> [feature.kind for feature in toy.schema.features]
-    ['number', 'whole number', 'yes or no', 'category', 'ordered category']
+    ['number in steps of 0.01', 'whole number', 'yes or no', 'category', 'ordered category']
     >>> bool(((toy.points(toy.X) >= 0) == (toy.y == 1)).all())
     True
     """

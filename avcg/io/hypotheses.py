@@ -156,7 +156,7 @@ class Unpacker:
         self._arrays, self._blobs, self._space, self._classes = arrays, blobs, space, classes
         self._probe = torch.from_numpy(arrays["probe"])
         self._frames = [_unpack_frame(frame) for frame in packed["frames"]]
-        known = () if space.schema is None else (*space.schema.columns, *space.schema.kept)
+        known = () if space is None or space.schema is None else (*space.schema.columns, *space.schema.kept)
         if any(name not in known for frame in self._frames for name in frame):
             raise ArtifactError(
                 "The stored rows on which models are recognised have columns that are not in the schema."

@@ -68,7 +68,7 @@ def test_an_answer_is_measured_by_the_nearest_point_as_robust(problem, lowest):
 def loans():
     """Two columns without a grid, and one model that adds them up."""
     frame = pd.DataFrame({"income": [1.05, 2.15, 3.25, 4.35], "wealth": [0.35, 1.25, 2.75, 3.05]})
-    space = TabularSpace.fit(Schema.infer(frame), frame)
+    space = TabularSpace.fit(Schema.infer(frame, kinds=dict.fromkeys(frame, "continuous")), frame)
     weights = np.array([[[0.0, 0.0], [2.0, 1.0]]])
     return space, space.encode(frame).numpy(), LinearModels(weights, np.array([[0.0, -1.0]]))
 
@@ -100,7 +100,7 @@ def test_what_no_point_reaches_is_infinitely_far():
 
 def test_a_number_that_others_follow_is_refused_unless_it_has_a_step_or_stays():
     frame = pd.DataFrame({"income": [1.05, 2.15, 3.25], "band": ["low", "mid", "high"], "job": ["a", "b", "a"]})
-    schema = Schema.infer(frame).link("income", "band")
+    schema = Schema.infer(frame, kinds={"income": "continuous"}).link("income", "band")
     space = TabularSpace.fit(schema, frame)
     x = space.encode(frame).numpy()
     weights = np.ones((1, 2, x.shape[1]))

@@ -200,10 +200,16 @@ class TestKeeping:
     def test_columns_that_name_rows_are_pointed_out(self, tmp_path):
         rows = people(200).assign(number=range(200))
         rows.to_csv(tmp_path / "data.csv", index=False)
-        notes = config(tmp_path / "data.csv", drop=()).notes
-        assert [note.split("'")[1] for note in notes] == ["id", "number"]
-        assert "kept as it is" in notes[0]
-        assert "--drop 'number'" in notes[1]
+        table = config(tmp_path / "data.csv", drop=())
+        assert table.schema.kept == ("id", "number")
+        assert not table.notes
+        said = " ".join(table.findings.split())
+        assert "overrule with kinds={'id': ...}" in said
+        assert "overrule with kinds={'number': ...}" in said
+        counted = config(tmp_path / "data.csv", drop=("id", "number"), categorical=("zip",)).notes
+        assert not counted
+        rows.rename(columns={"number": "place"}).to_csv(tmp_path / "data.csv", index=False)
+        assert ["--drop 'place'" in note for note in config(tmp_path / "data.csv", drop=()).notes] == [True]
 
     def test_dates_of_a_parquet_file_are_not_learnt_from(self, tmp_path):
         rows = people(200).assign(day=pd.Timestamp("2024-01-01"), text="2024-01-01")
@@ -211,7 +217,8 @@ class TestKeeping:
         table = config(tmp_path / "data.parquet")
         assert "day" not in table.X
         assert table.schema.kept == ("text",)
-        assert [note.split("'")[1] for note in table.notes] == ["text", "day"]
+        assert [note.split("'")[1] for note in table.notes] == ["day"]
+        assert "all its texts are dates" in " ".join(table.findings.split())
         chosen = config(tmp_path / "data.parquet", categorical=("zip", "text"))
         assert chosen.schema["text"].categories == ("2024-01-01",)
 

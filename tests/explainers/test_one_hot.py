@@ -217,8 +217,8 @@ def test_the_commands_say_what_they_make_of_columns(tmp_path):
     done = run("fit", tmp_path / "data.csv", *order, "--out", tmp_path / "art")
     assert done.code == 0, done.err
     said = " ".join((done.out + done.err).split())
-    assert "'case' is kept as it is" in said
-    assert "are read as one, 'rating'" in said
+    assert "overrule with kinds={'case': ...}" in said
+    assert "They are the one category 'rating'" in said
     done = run(
         "explain", tmp_path / "art", tmp_path / "data.csv", "--vary", "rating_good,income", "--out", tmp_path / "o.csv"
     )

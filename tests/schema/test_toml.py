@@ -252,7 +252,7 @@ class TestComments:
         assert blocks == {
             '"Applicant.Age"': "# Whole number, 20 to 63 in the data.\n"
             '# People cannot change this: change = "frozen"?\n',
-            "mortgage": "# Number, may be missing, 1.5 to 1.5 in the data.\n",
+            "mortgage": "# Number in steps of 0.1, may be missing, 1.5 to 1.5 in the data.\n",
             "owns": "# Yes or no.\n",
             "x": "# Category, 2 different.\n",
         }

@@ -1,7 +1,5 @@
 """Columns of 0 and 1 that hold one category, and columns that are no features."""
 
-import json
-
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -177,9 +175,6 @@ class TestSchema:
     def test_json(self):
         schema = Schema((HOME.with_missing(), LEVEL, Continuous("x")), kept=("id",))
         assert Schema.from_json(schema.to_json()) == schema
-        plain = json.loads(Schema((Continuous("x"), Categorical("c", ("a",)))).to_json())
-        assert "kept" not in plain
-        assert all("columns" not in feature for feature in plain["features"])
 
 
 class TestReading:
