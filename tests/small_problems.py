@@ -25,7 +25,7 @@ def problems(draw):
     frame["level"] = [{"a": 1, "b": 1, "c": 2, "d": 5}[job] for job in frame["job"]]
     frame["stage"] = ["old" if age > 2 else "young" for age in frame["age"]]
     frame["debt"] = frame["debt"].where(np.arange(n) > 0, 2.0)
-    schema = Schema.infer(frame).allow_missing("debt").step("debt", 1).step("rate", 0.25)
+    schema = Schema.infer(frame, kinds={"rate": "continuous"}).allow_missing("debt").step("debt", 1).step("rate", 0.25)
     for change in draw(st.lists(st.sampled_from(CHANGES), max_size=4, unique=True)):
         schema = change(schema)
     space = TabularSpace.fit(schema, frame)

@@ -332,7 +332,7 @@ def _exactly(encoding: Encoding, feasible: FeasibleSet, rules: Rules, answers: V
     )
     settled = rules.settle(point, factual, bounds, changed[rows], exact)
     # The rules know of no gaps and special codes.
-    moved = (settled.numbers != point.numbers) & ~np.isnan(settled.numbers)
+    moved = (settled.numbers != point.numbers) & np.isin(np.arange(settled.numbers.shape[1]), list(encoding.pieces))
     near = nearest_numbers(encoding, allowed, settled.numbers, factual.numbers)
     settled = rules.finish(Values(np.where(moved, near, settled.numbers), settled.choices), factual, bounds, exact)
     result = Values(answers.numbers.copy(), answers.choices.copy())

@@ -342,10 +342,10 @@ class TabularSpace:
                 " trained with, narrowed by freeze, only_up, between, ..., or train them with this one."
             )
         values = frames.read_values(X, schema)
-        Derivations.of(self.encoding).check(self.encoding, values)
         # What is a code in one schema and a number in the other has a part in ranges and gaps in one of them only.
         recoded = [old.codes != new.codes for old, new in zip(self.schema.numeric, schema.numeric, strict=True)]
         encoding = self.encoding.with_support(schema, body(schema, values), np.flatnonzero(recoded))
+        Derivations.of(encoding).check(encoding, values)
         return replace(self, encoding=encoding, feasible=FeasibleSet.of(encoding, learn_links(encoding, values)))
 
     def restrict(

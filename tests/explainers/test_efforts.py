@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from avcg import AVCG, Classifier, PointMass, Recipe, from_sklearn, retrains, toys
+from avcg import AVCG, Classifier, PointMass, Recipe, Schema, from_sklearn, retrains, toys
 from avcg.errors import SettingError
 from avcg.explainers.records import MEANING
 from avcg.method.acceptance import price
@@ -30,6 +30,14 @@ def fitted(model, rows, labels, **settings):
 @cache
 def two_classes():
     model = Classifier(hidden=(16,), epochs=60, patience=None, schema=TOY.schema).fit(TOY.X, TOY.y)
+    return fitted(model, TOY.X, TOY.y)
+
+
+@cache
+def without_steps():
+    """Two classes, and incomes of which there are too many to try them all."""
+    schema = Schema.infer(TOY.X, kinds={"income": "continuous", "rating": ["poor", "fair", "good"]})
+    model = Classifier(hidden=(16,), epochs=60, patience=None, schema=schema).fit(TOY.X, TOY.y)
     return fitted(model, TOY.X, TOY.y)
 
 
@@ -216,7 +224,7 @@ class TestStatuses:
 
     @pytest.mark.parametrize("effort", EFFORTS)
     def test_not_found_is_said_where_it_is_not_proven(self, effort):
-        explainer = two_classes()
+        explainer = without_steps()
         rows = denied(explainer)
         delivered = explainer.generate(rows, vary=["income"], ranges={"income": (20, 20.5)}, effort=effort)
         assert (delivered.statuses == "not_found").mean() > 0.5
