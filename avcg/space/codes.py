@@ -122,8 +122,9 @@ class TableCodes:
         step, coarse = np.float32(quantum), np.float32(quantum * _COARSE)
         inside = (numbers > low) & (numbers < high) & (numbers != current) & (np.abs(numbers) < coarse)
         rounded = np.rint(np.clip(numbers, -coarse, coarse) / step) * step
-        # What stays where it is has no need of rounding, and may be a special code outside its limits.
-        stays = wanted[..., self.encoding.number_at] == current
+        # A special code lies outside its limits, and stays where no number inside them is nearer.
+        proposed = wanted[..., self.encoding.number_at]
+        stays = np.abs(proposed - current) <= np.abs(proposed - numbers)
         wanted[..., self.encoding.number_at] = np.where(inside, rounded, np.where(stays, current, numbers))
         return self.project(wanted, x)
 

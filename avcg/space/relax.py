@@ -182,11 +182,15 @@ class Relaxation:
     ) -> Tensor:
         """The proposed numbers, moved by the share of their gates and clamped to their limits."""
         numbers, left = raw.index_select(-1, self.number_at), self.limits.special.left(torch, current)
+        proposed = numbers
+        if left is not None:
+            # A special code lies outside its limits: it is left for a number inside them, where one is nearer.
+            inside = inward_clamp(numbers, low, high)
+            stays = (numbers - current).abs() <= (numbers - inside).abs()
+            proposed = torch.where(left, torch.where(stays, current, inside), numbers)
         if gates is None:
             clamped = inward_clamp(numbers, low, high)
-            return clamped if left is None else torch.where(left & (numbers == current), current, clamped)
-        # A special code lies outside its limits: it is left for a number inside them, by the share of its gate.
-        proposed = numbers if left is None else torch.where(left, inward_clamp(numbers, low, high), numbers)
+            return clamped if left is None else torch.where(left, proposed, clamped)
         moved = (
             torch.where(gates, proposed, current)
             if gates.dtype == torch.bool
