@@ -55,7 +55,7 @@ class FeasibleSet:
             SchemaError: If a limit leaves nothing, or a follower has one that its leader cannot honour.
         """
         schema = encoding.schema
-        change = np.array([feature.change for feature in schema.features])
+        change = np.array([feature.change for feature in schema.features], object)  # texts would be cut to the longest
         unit = np.arange(len(schema))
         for link in links:
             members = [link.leader, *link.followers]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from avcg.space.grids import EXACT, Floats
 from avcg.space.stretches import find_gaps
 
+_BLUR = 0.1  # of a step, that rounding to the column's type may take
 _MOST_DECIMALS = 6
 _MIN_DISTINCT = 8  # values from which a common divisor is taken for a step, and not for a coincidence
 _MOST_CODES = 6
@@ -84,6 +85,8 @@ def find_step(values: Floats, dtype: np.dtype[np.floating]) -> tuple[int | None,
     """
     for decimals in range(_MOST_DECIMALS + 1):
         counts = np.rint(values * 10.0**decimals)
+        if decimals and (np.spacing(np.abs(values).max(initial=0.0).astype(dtype)) * 10.0**decimals > _BLUR).any():
+            return None, None  # the column's type could not tell two steps apart
         if (np.abs(counts) >= EXACT).any():
             return (0, 1) if decimals == 0 and (values == counts).all() else (None, None)
         if ((counts / 10.0**decimals).astype(dtype) == values.astype(dtype)).all():

@@ -9,7 +9,7 @@ from strategies import codes, tables
 
 from avcg import ImageSpace, Schema, TabularSpace
 from avcg.space.alternatives import Alternatives, owners
-from avcg.space.nearest import missing_numbers
+from avcg.space.nearest import at_special, missing_numbers
 from avcg.space.project import allowed_entries
 
 EXAMPLES = settings(max_examples=40)
@@ -68,6 +68,8 @@ def wanted_one_by_one(space, x_cf, x, step, units=None):
                     moved = x_cf[row].copy()
                     if flag >= 0 and moved[flag] > 0.5:
                         moved[at], moved[flag] = 0.0, 0.0
+                    elif at_special(encoding, x_cf[[row]])[0, numbers[unit]]:
+                        moved[at] = 0.0
                     moved[at] += np.float32(sign * step)
                     yield row, unit, moved
             else:
@@ -360,7 +362,8 @@ class TestNearer:
         result = space.nearer(answers, x, shares)
         assert result.shape == (3, *x.shape)
         np.testing.assert_array_equal(result[0], answers)
-        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers))
+        # A code is at no distance from a number, of which a share could be taken back.
+        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers) | at_special(encoding, x))
         followers = np.isin(encoding.numeric_columns, leaders(space), invert=True)
         for share, codes_of_share in zip(shares, result, strict=True):
             np.testing.assert_array_equal(space.project(codes_of_share[None], x)[0], codes_of_share)
@@ -387,7 +390,8 @@ class TestNearer:
         result = space.at_cuts(answers, x, cuts)
         np.testing.assert_array_equal(space.project(result[None], x)[0], result)
         assert not space.violations(space.restore(result, factuals), factuals).any()
-        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers))
+        # A code is at no distance from a number, of which a share could be taken back.
+        present = ~(missing_numbers(encoding, x) | missing_numbers(encoding, answers) | at_special(encoding, x))
         followers = np.isin(encoding.numeric_columns, leaders(space), invert=True)
         number, own, now = (encoding.unscaled(part[:, encoding.number_at]) for part in (result, x, answers))
         free = present & ~followers

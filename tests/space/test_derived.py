@@ -172,3 +172,9 @@ def test_numbers_go_a_part_of_their_way_where_all_of_it_leads_out_of_the_range()
     assert leads_out.any()
     assert (answers["income"] < inside["income"])[leads_out].mean() > 0.5
     assert answers["dti"].between(0.2, 1.5).all()
+
+
+def test_a_derived_column_is_not_moved_by_itself_where_all_others_may_move():
+    space = TabularSpace.fit(SCHEMA, FRAME)
+    movable = dict(zip(SCHEMA.names, space.feasible.movable(space.encoding)[0].tolist(), strict=True))
+    assert movable == {"debt": True, "income": True, "job": True, "dti": False}
