@@ -114,16 +114,17 @@ def _moved_numbers(
     wanted = np.ones((len(x), len(leads)), bool) if units is None else units[:, encoding.numeric_columns[leads]]
     rows, which = np.nonzero(wanted & ~feasible.limits.directions.frozen[:, leads])
     rows, number, sign = np.tile(rows, 2), np.tile(leads[which], 2), np.repeat([1.0, -1.0], len(rows))
+    # Where there is no number, or a code, it starts from the centre.
+    starts = np.where(missing_numbers(encoding, x_cf) | at_special(encoding, x_cf), 0.0, x_cf[:, encoding.number_at])
     if around is not None:
         at = encoding.number_at[number]
-        toward = around.mean(axis=1, dtype=np.float64)[rows, at] - x_cf[rows, at]
+        toward = around.mean(axis=1, dtype=np.float64)[rows, at] - starts[rows, number]
         kept = (sign * toward > 0) | (x_cf[rows, at] != x[rows, at])
         rows, number, sign = rows[kept], number[kept], sign[kept]
     codes, each = x_cf[rows], np.arange(len(rows))
     missing = missing_numbers(encoding, x_cf)[rows, number]
-    special = at_special(encoding, x_cf)[rows, number]
     at, flag = encoding.number_at[number], encoding.missing_at[number]
-    codes[each, at] = np.where(missing | special, 0.0, codes[each, at]) + step * sign.astype(np.float32)
+    codes[each, at] = starts[rows, number] + step * sign.astype(np.float32)
     codes[each[missing], flag[missing]] = 0.0
     return rows, encoding.numeric_columns[number], codes
 

@@ -217,10 +217,12 @@ class TestAlternatives:
             if (entered & (barred | ~(around[row][:, slots] > 0.5).any(axis=0))).any():
                 continue
             if unit in encoding.numeric_columns.tolist():
-                at = encoding.number_at[encoding.numeric_columns.tolist().index(unit)]
-                toward = around[row, :, at].astype(np.float64).mean() - answers[row, at]
+                number = encoding.numeric_columns.tolist().index(unit)
+                at = encoding.number_at[number]
+                start = 0.0 if at_special(encoding, answers[[row]])[0, number] else answers[row, at]
+                toward = around[row, :, at].astype(np.float64).mean() - start
                 flat = answers[row, at] == x[row, at]
-                if flat and (raw[at] - answers[row, at]) * toward <= 0:
+                if flat and (raw[at] - start) * toward <= 0:
                     continue
             if (point != answers[row]).any():
                 wanted.add((row, unit, point.tobytes()))
