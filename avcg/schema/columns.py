@@ -19,14 +19,7 @@ from avcg.schema.rules import Derivation, Rule, check_rules
 class Columns:
     """What a schema holds, checked, and looked up.
 
-    Attributes:
-        features: What the columns say, in the order of the encoded row. A feature is one column, or several columns
-            of 0 and 1 (see `group`).
-        links: Groups of columns that state the same fact; the first column leads, the others follow it.
-        max_changes: Most features that may change at once (a link counts once); None: any number.
-        kept: Columns that are no features, such as identifiers and dates. Rows may have or lack them, and answers
-            return them as they are.
-        rules: Rules between columns, from `require`, `derive` and `when`.
+    The fields are those of `avcg.Schema`, which adds the verbs.
     """
 
     features: tuple[Feature, ...]
